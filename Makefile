@@ -1,0 +1,39 @@
+# Two commands do everything: `make run` and `make test`. Each installs what is missing first.
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lab docs bench readme export constraints clean
+BIN := .venv/bin
+ARGS ?=
+
+help:  ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup:  ## Install what is missing: system packages, .venv, a Chromium
+	@.ci/setup
+
+run: setup  ## The main job: roll out, store, report (options: ARGS="--help")
+	@$(BIN)/uitars-nb run $(ARGS)
+
+test: setup  ## Everything that has to hold: export, house rules, notebooks, pytest, README, site
+	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadgroup $(ARGS)
+
+lab: setup  ## JupyterLab on the notebooks
+	@$(BIN)/jupyter lab --notebook-dir nbs $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
+
+docs: setup  ## Build the site into _docs/
+	@$(BIN)/python .ci/site/build.py $(ARGS)
+
+bench: setup  ## Measure every figure against its goal; writes reports/*/summary.json
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+readme: setup  ## Run nbs/index.ipynb and make README.md from it
+	@$(BIN)/python .ci/readme.py
+
+export: setup  ## Modules from notebooks, notebooks cleaned
+	@cd nbs && ../$(BIN)/nbdev_export && ../$(BIN)/nbdev_clean
+
+constraints:  ## Pin the versions that are installed now
+	@$(BIN)/python .ci/constraints.py > constraints.new && mv constraints.new constraints.txt
+
+clean:  ## Remove what can be made again (not .venv, not runs)
+	@rm -rf _docs _proc build dist .pytest_cache .hypothesis *.egg-info
+	@find nbs tests uitars_nb .ci \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

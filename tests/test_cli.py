@@ -1,0 +1,122 @@
+"The command line as a user meets it: in processes of its own."
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from uitars_nb.core.figures import Figure, record_figures
+from uitars_nb.core.store import Store
+from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec, Trajectory
+
+COMMANDS = ['run', 'eval', 'sandbox', 'show', 'figures']
+
+
+def cli(*words, cwd=None, **env):
+    "Status, output and complaints of a call."
+    code = 'import sys; from uitars_nb.cli.main import main; sys.exit(main())'
+    done = subprocess.run([sys.executable, '-c', code, *map(str, words)], cwd=cwd, env=os.environ | env, capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def complaint(*words, **kw):
+    "The one line that a failing call prints."
+    status, out, err = cli(*words, **kw)
+    assert status and not out and len(err.splitlines()) == 1, (status, out, err)
+    return err
+
+
+def test_help_names_every_command():
+    status, out, _ = cli('--help')
+    assert status == 0
+    assert set(COMMANDS) <= set(re.findall(r'^  (\w+) ', out, re.M))
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_each_command_explains_itself_with_an_example(command):
+    status, out, _ = cli(command, '--help')
+    assert status == 0
+    assert f'uitars-nb {command} ' in out.split('\n', 1)[1], 'no example beside the line of usage'
+
+
+def test_version():
+    import uitars_nb
+    assert cli('--version') == (0, f'uitars_nb {uitars_nb.__version__}\n', '')
+
+
+def test_wrong_words_are_one_line():
+    assert 'Did you mean' in complaint('sho')
+    assert '--help' in complaint('show')
+    assert 'No such option' in complaint('figures', '--chekc')
+
+
+def test_a_traceback_on_request():
+    status, _, err = cli('show', '/nowhere', UITARS_DEBUG='1')
+    assert status == 1 and 'Traceback' in err and 'FileNotFoundError' in err
+
+
+def episode(seed, won=True):
+    screen = np.full((210, 160, 3), 240, np.uint8)
+    step = Step(Observation(screen), 'a thought', (Action('click', dict(point=(500, 500))),))
+    return Trajectory(f'demo/{seed}', TaskSpec('demo/press', seed, 'Press it.'), (step,), StopReason.TERMINATED, 1. if won else -1., won, Observation(screen), 'demo')
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    Store(tmp_path/'run'/'store').extend([episode(i, i % 3 > 0) for i in range(30)])
+    return tmp_path
+
+
+def test_show_lists_and_filters(run_dir):
+    _, out, _ = cli('show', 'run', '--success', 'no', '--limit', '4', cwd=run_dir)
+    rows = [line for line in out.splitlines() if line.startswith('demo/')]
+    assert [row.split()[0] for row in rows] == ['demo/0', 'demo/3', 'demo/6', 'demo/9']
+    assert '10 trajectories, 0 successes' in out and '4 shown' in out
+    assert '0 trajectories' in cli('show', 'run', '--task', 'demo/other', cwd=run_dir)[1]
+
+
+def test_show_replays(run_dir):
+    status, out, _ = cli('show', 'run/store', 'demo/1', '--html', 'a.html', '--gif', 'a.gif', cwd=run_dir)
+    assert status == 0 and 'click(point=(500, 500))' in out
+    assert '<html' in (run_dir/'a.html').read_text() and (run_dir/'a.gif').read_bytes()[:4] == b'GIF8'
+
+
+def test_show_makes_nothing_where_there_is_nothing(tmp_path):
+    assert 'no trajectories in missing' in complaint('show', 'missing', cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_show_complains_in_one_line(run_dir):
+    assert "no trajectory 'demo/99'" in complaint('show', 'run', 'demo/99', cwd=run_dir)
+    assert 'give its id' in complaint('show', 'run', '--gif', 'a.gif', cwd=run_dir)
+
+
+def test_figures(tmp_path):
+    record_figures('demo', {'browser_reset_ms': Figure(9.5, command='make bench', machine='a machine', date='2026-01-01')}, root=tmp_path)
+    status, out, _ = cli('figures', tmp_path)
+    assert status == 0 and re.search(r'browser_reset_ms +9.5 ms +≤ 15 +yes', out)
+    assert cli('figures', tmp_path, '--check')[0] == 1
+    assert cli('figures', tmp_path, '--markdown')[1].startswith('| figure |')
+    assert 'nowhere' in complaint('figures', 'nowhere', cwd=tmp_path)
+
+
+def test_sandbox_acts_and_keeps_the_screen(tmp_path):
+    status, out, err = cli('sandbox', 'miniwob/click-test', '--seed', 3, '--act', "click(point='<point>10 990</point>')", '--save', 'a.png', cwd=tmp_path)
+    assert status == 0, err
+    assert 'Click the button.' in out and 'click(point=(10, 990))' in out and 'reward' in out
+    assert (tmp_path/'a.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_sandbox_oracle_wins():
+    status, out, err = cli('sandbox', 'miniwob/click-test', '--oracle')
+    assert status == 0 and 'done, reward 1' in out, out + err
+
+
+def test_sandbox_complains_before_it_starts_anything():
+    assert 'did you mean miniwob/click-test' in complaint('sandbox', 'miniwob/click-tset')
+    assert 'no action' in complaint('sandbox', 'miniwob/click-test', '--act', 'clock()')
+    assert '--oracle acts by itself' in complaint('sandbox', 'miniwob/click-test', '--oracle', '--act', 'wait()')

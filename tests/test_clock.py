@@ -1,0 +1,161 @@
+"Session time in real pages: order, edges, loops that would never end, frames, workers, navigation, and MiniWoB++'s own pages."
+import asyncio, time
+from pathlib import Path
+
+import numpy as np
+import pytest, pytest_asyncio
+
+from uitars_nb.core.types import Action
+from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
+from uitars_nb.sandbox.chromium import find_chromium, launch
+from uitars_nb.sandbox.clock import ClockConfig
+
+PAGES = Path(__file__).parents[1]/'sandboxes/pages/clock'
+
+
+def wait(seconds): return Action('wait', dict(time=seconds))
+
+
+@pytest_asyncio.fixture
+async def browser():
+    browser = await launch(find_chromium(shell=False))
+    yield browser
+    await browser.close()
+
+
+async def session_on(browser, url, **clock):
+    session = BrowserSession(browser, BrowserConfig(size=(160, 210), window=(500, 320), clock=ClockConfig(**clock), timeout=30))
+    await session.reset()
+    await session.goto(url if '://' in url else (PAGES/url).as_uri())
+    return session
+
+
+async def page(browser, tmp_path, body, **clock):
+    (tmp_path/'page.html').write_text('<!doctype html>' + body)
+    return await session_on(browser, (tmp_path/'page.html').as_uri(), **clock)
+
+
+@pytest.mark.parametrize('bad', [dict(mode='slow'), dict(speed=0), dict(step_ms=-1)])
+def test_bad_configuration(bad):
+    with pytest.raises(ValueError): ClockConfig(**bad)
+
+
+async def test_nothing_passes_on_the_wall(browser):
+    session = await session_on(browser, 'motion.html')
+    before = await session.evaluate('look()')
+    await asyncio.sleep(.5)
+    assert await session.evaluate('look()') == before
+    assert before['date'] == before['now'] == before['ticks'] == 0
+
+
+async def test_one_wait_equals_many(browser):
+    "A pause at any time changes nothing of what comes."
+    ends = []
+    for parts in ([6.4], [.4] * 16, [.013, 1, 3.9, .087, 1.4]):
+        session = await session_on(browser, 'motion.html')
+        for t in parts: await session.act(wait(t))
+        ends.append((await session.evaluate('look()'), (await session.observe()).screenshot))
+    for look, shot in ends[1:]:
+        assert {k: v for k, v in look.items() if k != 'smil'} == {k: v for k, v in ends[0][0].items() if k != 'smil'}
+        assert look['smil'] == pytest.approx(ends[0][0]['smil'], abs=1e-3) and np.array_equal(shot, ends[0][1])
+
+
+async def test_identical_screenshots(browser):
+    async def film(pause):
+        session, shots = await session_on(browser, 'motion.html'), []
+        for t in (.01, .1, .333, 1, 2.5, .05, 7):
+            await session.act(wait(t))
+            await asyncio.sleep(pause)
+            shots.append((await session.observe()).screenshot)
+        return shots
+    first, second = await film(0), await film(.05)
+    assert [np.array_equal(a, b) for a, b in zip(first, second)] == [True] * 7
+    assert len({o.tobytes() for o in first}) >= 6
+
+
+async def test_order(browser):
+    session = await session_on(browser, 'order.html')
+    await session.evaluate('go()')
+    await session.act(wait(.07))
+    assert await session.evaluate('log') == ['message@0', 'frame@0', 'timeout 5@5', 'its promise@5', 'and the next@5', 'second timeout 5@5',
+        'with an argument@10', 'as text@11', 'next frame@17', 'interval 1@20', 'interval 2@40', 'interval 3@60']
+
+
+async def test_transitions_follow_each_other(browser, tmp_path):
+    session = await page(browser, tmp_path, '''<style>#a{transition:opacity 100ms linear}</style><div id=a>a</div><script>let n = 0, at = []
+      a.ontransitionend = () => { at.push(Date.now() - began); a.style.opacity = ++n % 2 }; const began = Date.now(); setTimeout(() => a.style.opacity = 0, 50)
+      setTimeout(() => a.animate([{left: 0}, {left: '9px'}], 200).finished.then(() => window.finished = Date.now() - began), 1000)</script>''')
+    await session.act(wait(2))
+    at = await session.evaluate('at')
+    assert at[0] == 150 and len(at) >= 10 and {b - a for a, b in zip(at, at[1:])} == {100}
+    assert await session.evaluate('finished') == 1200
+
+
+async def test_loops_end(browser, tmp_path):
+    session = await page(browser, tmp_path, '<script>let n = 0; { const end = Date.now() + 300; while (Date.now() < end); }</script>')
+    await session.evaluate('(function again() { n++; setTimeout(again, 0) })()')
+    await session.act(wait(1))
+    assert 240 <= await session.evaluate('n') <= 270  # 4 ms each, after the first few
+
+
+async def test_too_many_jobs_are_late(browser, tmp_path):
+    session = await page(browser, tmp_path, '<script>let n = 0; setInterval(() => n++, 1)</script>', max_jobs=100)
+    await session.act(wait(1))
+    assert await session.evaluate('n') == 100 and await session.evaluate('performance.now()') == 1000
+
+
+async def test_an_action_takes_a_step(browser):
+    session = await session_on(browser, 'motion.html', step_ms=40)
+    for _ in range(3): await session.act(Action('click', dict(point=(990, 990))))
+    assert session.clock.now_ms == await session.evaluate('performance.now()') == 120
+
+
+async def test_time_goes_on_in_the_next_document(browser):
+    session = await session_on(browser, 'motion.html')
+    await session.act(wait(7))
+    await session.goto((PAGES/'order.html').as_uri())
+    assert await session.evaluate('[Date.now() - performance.timeOrigin, performance.now()]') == [0, 0]
+    assert await session.evaluate('performance.timeOrigin') == ClockConfig().start + 7000
+    await session.reset()
+    assert session.clock.now_ms == 0
+
+
+async def test_frames_and_workers(browser):
+    session = await session_on(browser, 'order.html')
+    await session.act(wait(1))
+    await asyncio.sleep(.5)  # for messages that are under way
+    assert await session.evaluate('[told[0], framed]') == [10, 10]
+
+
+async def test_popup_and_date_forms(browser, tmp_path):
+    session = await page(browser, tmp_path, '<p>p')
+    assert await session.evaluate('''[new Date() instanceof Date, typeof Date(), new Date(5).getTime(), new Date(2020, 1).getFullYear(),
+      new (class extends Date {})().getTime() === Date.now(), new Date().constructor === Date, Date.length]''') == [True, 'string', 5, 2020, True, True, 7]
+    await session.evaluate("window.open('about:blank').document.body.textContent = 'popup'")
+    await session.observe()
+    assert await session.evaluate('Date.now()') == ClockConfig().start
+
+
+async def test_real_and_fast(browser):
+    for mode, at_most in (('real', 30), ('fast', 3)):
+        session, start = await session_on(browser, 'motion.html', mode=mode), time.perf_counter()
+        await session.act(wait(1))
+        assert (await session.evaluate('look()'))['date'] >= 900 and session.clock.now_ms >= 1000
+        assert time.perf_counter() - start < at_most
+
+
+@pytest.mark.parametrize('name', 'chase-circle moving-items click-pie use-autocomplete click-collapsible simon-says'.split())
+async def test_miniwob_pages(browser, name):
+    "MiniWoB++'s own timers, jQuery's and D3's animations: the same pixels twice, whatever the pace on the wall."
+    from uitars_nb.tasks.miniwob import page_url
+    async def film(pause):
+        session, shots = await session_on(browser, page_url(name)), []
+        await session.evaluate("Math.seedrandom('7'); core.EPISODE_MAX_TIME = 1e9; core.startEpisodeReal()")
+        for point in ((500, 500), (300, 700), (700, 400)):
+            await session.act(Action('click', dict(point=point)))
+            await session.act(wait(.3))
+            await asyncio.sleep(pause)
+            shots.append((await session.observe()).screenshot)
+        return shots
+    first, second = await film(0), await film(.1)
+    assert [np.array_equal(a, b) for a, b in zip(first, second)] == [True] * 3

@@ -1,0 +1,78 @@
+"The Gymnasium adapter: its checker, determinism, budgets, and a running Jupyter kernel."
+import warnings
+
+import gymnasium
+import nbformat
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from nbclient import NotebookClient
+
+from uitars_nb.core.actions import validate
+from uitars_nb.sandbox.browser import BROWSER_SPACE
+from uitars_nb.tasks.gym import NAMES, TaskEnv, action_space, to_action
+
+IDS = ['uitars-miniwob/click-test-v0', 'uitars-miniwob/enter-text-v0']
+
+
+@pytest.fixture
+def env():
+    env = TaskEnv('miniwob/click-test-2', text=True, render_mode='rgb_array')
+    yield env
+    env.close()
+
+
+@pytest.mark.parametrize('id', IDS)
+def test_checker(id):
+    env = gymnasium.make(id)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        try: check_env(env.unwrapped, skip_render_check=True)
+        finally: env.close()
+
+
+def test_every_sample_is_an_action():
+    "Only keys may be refused: any text can be sampled for them."
+    space = action_space()
+    space.seed(0)
+    for _ in range(300):
+        action = to_action(space.sample())
+        fault = validate(action, BROWSER_SPACE)
+        assert fault is None or action.name == 'hotkey', (action, fault)
+
+
+def test_same_seed_same_episode(env):
+    def play():
+        obs, _ = env.reset(seed=3)
+        env.action_space.seed(3)
+        seen = [obs['screenshot']]
+        for _ in range(4):
+            obs, _, terminated, truncated, _ = env.step(env.action_space.sample() | dict(function=NAMES.index('move_to')))
+            seen.append(obs['screenshot'])
+        return seen
+    assert all(np.array_equal(a, b) for a, b in zip(play(), play(), strict=True))
+
+
+def test_truncated_at_the_step_budget(env):
+    env.reset(seed=1)
+    ends = [env.step(env.action_space.sample() | dict(function=NAMES.index('move_to')))[1:4] for _ in range(env.task.max_steps)]
+    assert ends[-1] == (0., False, True) and all(o == (0., False, False) for o in ends[:-1])
+
+
+def test_seeds_stay_in_their_split(env):
+    env.split = 'test'
+    assert env.reset(seed=1)[1]['seed'] >= 1_500_000_000
+    assert env.reset(options=dict(seed=7))[1]['seed'] == 7
+
+
+def test_in_a_running_kernel():
+    code = '''import asyncio, gymnasium, uitars_nb.tasks.gym
+assert asyncio.get_running_loop().is_running()
+env = gymnasium.make('uitars-miniwob/click-test-v0')
+obs, info = env.reset(seed=0)
+obs = env.step(env.action_space.sample() | dict(function=5))[0]
+env.close()
+print(obs.shape)'''
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    NotebookClient(nb, timeout=120, kernel_name='python3').execute()
+    assert nb.cells[0].outputs[-1].text.strip() == '(210, 160, 3)'

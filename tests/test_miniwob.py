@@ -1,0 +1,152 @@
+"MiniWoB++'s pages as tasks: the same seed the same screen, no clock but the session's, no way out of a verdict."
+import asyncio, hashlib, json, subprocess, sys
+
+import gymnasium
+import numpy as np
+import pytest, pytest_asyncio
+
+from uitars_nb.agent.loop import RandomAgent
+from uitars_nb.core.types import Action, TaskSpec
+from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.tasks.base import SUITES, TASKS, Task, seeds, split_of, suite
+from uitars_nb.tasks.hands import click_on, look
+from uitars_nb.tasks.miniwob import AGAIN, BROWSER, NAMES
+
+pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(900)]
+FEW = ['click-test-2', 'click-color', 'click-dialog', 'choose-date-nodelay', 'click-shape', 'enter-time']
+FILES = [n for n in NAMES if not n.startswith('flight.')]
+
+
+@pytest_asyncio.fixture(loop_scope='module', scope='module')
+async def pool():
+    async with BrowserPool(BROWSER, browsers=1, pages=2) as pool: yield pool
+
+
+@pytest_asyncio.fixture(loop_scope='module')
+async def session(pool):
+    async with pool.session() as session: yield session
+
+
+async def first_screens(pool, names, seeds):
+    "The instruction and a digest of the first screen, by task and seed."
+    async def one(name, seed):
+        async with pool.session() as session:
+            spec = await TASKS[f'miniwob/{name}'].setup(session, TaskSpec(f'miniwob/{name}', seed))
+            return spec.instruction, hashlib.sha256((await session.observe()).screenshot.tobytes()).hexdigest()
+    pairs = [(name, seed) for name in names for seed in seeds]
+    return {f'{n}:{s}': list(x) for (n, s), x in zip(pairs, await asyncio.gather(*[one(*p) for p in pairs]))}
+
+
+ELSEWHERE = '''
+import asyncio, json, sys
+sys.path.insert(0, 'tests')
+from test_miniwob import BROWSER, BrowserPool, first_screens
+async def main():
+    async with BrowserPool(BROWSER, browsers=1, pages=2) as pool: print(json.dumps(await first_screens(pool, *json.loads(sys.argv[1]))))
+asyncio.run(main())'''
+
+
+async def in_another_process(names, seeds):
+    "`first_screens` in a Python and a Chromium of their own."
+    run = lambda: subprocess.run([sys.executable, '-c', ELSEWHERE, json.dumps([names, seeds])], capture_output=True, text=True, timeout=800)
+    done = await asyncio.to_thread(run)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+async def test_every_registered_task():
+    registered = {i[8:-3] for i in gymnasium.registry if i.startswith('miniwob/')}
+    assert len(registered) == 128 and registered <= set(NAMES)
+    assert all(isinstance(TASKS[f'miniwob/{n}'], Task) for n in NAMES)
+    assert set(SUITES['miniwob/pix2act59']) | set(SUITES['miniwob/quick']) <= set(SUITES['miniwob/all']) == {f'miniwob/{n}' for n in NAMES}
+
+
+async def test_no_seed_is_in_two_splits():
+    chosen = {split: {s.seed for s in suite('miniwob/quick', split, 50)} for split in ('train', 'validation', 'test')}
+    assert all(split_of(s) == split for split, group in chosen.items() for s in group)
+    assert not chosen['train'] & chosen['test'] and not chosen['train'] & chosen['validation'] and not chosen['validation'] & chosen['test']
+
+
+async def test_same_seed_same_screen_in_another_process(pool):
+    here = await first_screens(pool, FEW, [3, 4])
+    assert here == await in_another_process(FEW, [3, 4])
+    assert all(here[f'{n}:3'][1] != here[f'{n}:4'][1] for n in FEW)
+
+
+@pytest.mark.slow
+async def test_every_page_starts_the_same_in_another_process(pool):
+    here, there = await first_screens(pool, FILES, [5]), await in_another_process(FILES, [5])
+    assert all(said for said, _ in here.values())
+    assert not [k for k in here if here[k] != there[k]]
+
+
+async def test_the_seed_is_miniwobs_own(session):
+    "The first numbers of `Math.seedrandom(seed)` place the button."
+    spec = await TASKS['miniwob/click-test-2'].setup(session, TaskSpec('miniwob/click-test-2', 7))
+    left = await look(session, "parseInt($('#subbtn').style.left)")
+    assert left == await look(session, '(Math.seedrandom(x), core.randi(0, 118))', spec.seed)
+
+
+async def test_patience_costs_nothing(session):
+    task = TASKS['miniwob/click-test-2']
+    spec = await task.setup(session, TaskSpec(task.name, 1))
+    await session.act(Action('wait', dict(time=60)))
+    assert not (await task.verify(session, spec)).done
+    await session.act(await click_on(session, "byText('button', 'ONE')"))
+    assert (await task.verify(session, spec)).reward == 1
+
+
+async def test_a_double_click_does_not_wipe_out_a_verdict(session):
+    task = TASKS['miniwob/click-test-2']
+    spec = await task.setup(session, TaskSpec(task.name, 1))
+    await session.act(await click_on(session, "byText('button', 'TWO')", name='left_double'))
+    await session.act(Action('click', dict(point=(500, 500))))
+    verdict = await task.verify(session, spec)
+    assert (verdict.reward, verdict.success, verdict.done) == (-1, False, True)
+
+
+@pytest.mark.parametrize('key', ['f5', 'ctrl t'])
+async def test_leaving_the_page_loses(session, key):
+    task = TASKS['miniwob/click-test-2']
+    spec = await task.setup(session, TaskSpec(task.name, 1))
+    await session.act(Action('hotkey', dict(key=key)))
+    verdict = await task.verify(session, spec)
+    assert (verdict.reward, verdict.done, verdict.info) == (-1, True, dict(reason='left the page'))
+
+
+async def test_part_of_the_reward_for_part_of_the_boxes(session):
+    task = TASKS['miniwob/click-checkboxes-large']
+    spec = await task.setup(session, TaskSpec(task.name, 2))
+    await session.act(await click_on(session, "byText('label', x).querySelector('input')", spec.params['fields']['target 0']))
+    await session.act(await click_on(session, "$('#subbtn')"))
+    verdict = await task.verify(session, spec)
+    assert -1 < verdict.reward < 1 and verdict.done and verdict.success == (verdict.reward > 0)
+
+
+async def test_the_other_kind_of_data(session):
+    task = TASKS['miniwob/click-test-transfer']
+    said = {mode: (await task.setup(session, TaskSpec(task.name, 1, params=dict(mode=mode)))).instruction for mode in ('train', 'test')}
+    assert said == dict(train='Click button ONE.', test='Click button TWO.')
+
+
+async def course(session, task, spec, n=3):
+    "The screens, the reward and the instruction of an episode of a few random actions."
+    spec = await task.setup(session, spec)
+    agent, screens = RandomAgent(session, task, spec), [(await session.observe()).screenshot]
+    for _ in range(n):
+        await session.act((await agent.act([], None)).actions[0])
+        verdict = await task.verify(session, spec)
+        screens.append((await session.observe()).screenshot)
+        if verdict.done: break
+    return screens, verdict.reward, spec.instruction
+
+
+@pytest.mark.parametrize('name', ['click-test-2', 'enter-text', 'click-checkboxes', *(pytest.param(n, marks=pytest.mark.slow) for n in sorted(AGAIN))])
+async def test_an_episode_begun_again_is_like_one_on_a_fresh_page(pool, name):
+    task = TASKS[f'miniwob/{name}']
+    async with pool.session() as begun, pool.session() as fresh:
+        for spec in suite(task.name, n=5):
+            fresh.home = None  # so that its page has to be loaded
+            (a, *rest_a), (b, *rest_b) = await course(fresh, task, spec), await course(begun, task, spec)
+            assert rest_a == rest_b and len(a) == len(b)
+            assert all(map(np.array_equal, a, b)), f'{spec.id} shows something of the episode before'

@@ -1,0 +1,103 @@
+"The repository agrees with itself: notebooks and modules, home notebook and README, requirements and constraints."
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+root = Path(__file__).resolve().parents[1]
+ini = configparser.ConfigParser(interpolation=None)
+ini.read(root/'settings.ini', encoding='utf-8')
+cfg = ini['DEFAULT']
+SKIP = shutil.ignore_patterns('__pycache__', '.*', '_proc', '*.percent.py')
+
+
+def run(*command, cwd=root, **kw):
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=250, **kw)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def files(top):
+    "Relative path -> content of the notebooks and modules under `top`."
+    found = [p for folder in ('nbs', 'uitars_nb') for p in (top/folder).rglob('*') if p.suffix in ('.ipynb', '.py') and not p.name.endswith('.percent.py')]
+    found = [p for p in found if not any(o.startswith('.') or o == '__pycache__' for o in p.relative_to(top).parts)]
+    return {str(p.relative_to(top)): p.read_bytes() for p in [*found, top/'pyproject.toml']}
+
+
+def test_export_and_cleaning_change_nothing(tmp_path):
+    for o in ('nbs', 'uitars_nb'): shutil.copytree(root/o, tmp_path/o, ignore=SKIP)
+    for o in ('settings.ini', 'pyproject.toml', 'setup.py'): shutil.copy(root/o, tmp_path/o)
+    for o in ('nbdev_export', 'nbdev_clean'): run(str(Path(sys.executable).with_name(o)), cwd=tmp_path)
+    before, after = files(root), files(tmp_path)
+    assert sorted(before) == sorted(after)
+    assert [k for k in before if before[k] != after[k]] == [], 'run `make export` and commit what it changes'
+
+
+def test_readme_is_made_from_the_home_notebook():
+    assert run(sys.executable, '.ci/readme.py', '--print') == (root/'README.md').read_text(encoding='utf-8'), 'run `make readme`'
+
+
+def pins(): return dict(line.split('==') for line in (root/'constraints.txt').read_text().splitlines() if line and line[0] != '#')
+
+
+def test_constraints_pin_every_requirement():
+    wanted = [Requirement(o) for k, v in cfg.items() if k.endswith('requirements') for o in v.split()]
+    unmet = [str(o) for o in wanted if not o.specifier.contains(pins().get(canonicalize_name(o.name), '0'))]
+    assert unmet == [], 'run `make constraints`'
+
+
+def test_readme_links_lead_somewhere():
+    targets = re.findall(r'\]\(([^)\s#]+)', (root/'README.md').read_text(encoding='utf-8'))
+    assert [o for o in targets if not re.match(r'[a-z]+:', o) and not (root/o).exists()] == []
+
+
+def test_help_names_every_target():
+    shown = run('make', '--no-print-directory', 'help')
+    assert {line.split()[1] for line in shown.splitlines()} >= {'run', 'test', 'lab', 'docs', 'bench', 'help', 'clean', 'readme'}
+
+
+@pytest.mark.skipif(not (root/'.venv'/'.setup').exists(), reason='`make setup` has not been run here')
+def test_setup_has_nothing_to_do_twice():
+    assert run('.ci/setup') == ''
+
+
+def test_a_machine_without_root_is_told_what_to_do(tmp_path):
+    "A copy of the set-up on a machine with neither root nor a Python that can make environments."
+    tools = tmp_path/'bin'
+    tools.mkdir()
+    for o in ('bash', 'cat', 'sha256sum', 'cut', 'dirname', 'grep', 'xargs', 'env'): (tools/o).symlink_to(shutil.which(o))
+    for name, text in dict(id='echo 1000', python3='[ "$1" = -m ] && exit 1; [ "$2" = "" ] && exit 0; case "$2" in *venv*) echo python3.11-venv;; esac; exit 0',
+                           **{'apt-get': 'exit 1', 'dpkg-query': 'exit 1'}).items():
+        (tools/name).write_text(f'#!{shutil.which("bash")}\n{text}\n')
+        (tools/name).chmod(0o755)
+    copy = tmp_path/'repo'
+    (copy/'.ci').mkdir(parents=True)
+    for o in ('.ci/setup', 'settings.ini', 'setup.py', 'pyproject.toml', 'constraints.txt'): shutil.copy(root/o, copy/o)
+    done = subprocess.run(['.ci/setup'], cwd=copy, env=dict(PATH=str(tools)), capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert 'sudo apt-get install -y python3.11-venv' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_plain_install_runs_without_notebook_tools(tmp_path):
+    "`pip install .` into an environment of its own, as a user does it."
+    for o in ('settings.ini', 'setup.py', 'pyproject.toml', 'README.md', 'LICENSE', 'constraints.txt'): shutil.copy(root/o, tmp_path/o)
+    shutil.copytree(root/'uitars_nb', tmp_path/'uitars_nb', ignore=SKIP)
+    python = tmp_path/'env'/'bin'/'python'
+    subprocess.run([sys.executable, '-m', 'venv', tmp_path/'env'], check=True, timeout=120)
+    subprocess.run([python, '-m', 'pip', 'install', '-q', '-c', 'constraints.txt', '.'], cwd=tmp_path, check=True, timeout=600)
+    assert not run(python, '-m', 'pip', 'list').count('nbdev')
+    away = tmp_path/'away'
+    away.mkdir()
+    assert cfg['version'] in run(python.with_name('uitars-nb'), '--version', cwd=away)
+    imports = 'import importlib, pathlib, uitars_nb, sys\nhome = pathlib.Path(uitars_nb.__file__).parent\nassert home.is_relative_to(sys.prefix)\n' \
+              'for o in "core sandbox tasks agent cli".split():\n' \
+              '    for p in (home/o).glob("[!_]*.py"): importlib.import_module(f"uitars_nb.{o}.{p.stem}")'
+    run(python, '-c', imports, cwd=away)
