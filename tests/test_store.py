@@ -39,7 +39,8 @@ def observations(draw, size=None):
 def completions(draw):
     n, p = draw(st.integers(0, 4)), draw(st.integers(0, 6))
     return Completion(draw(texts), draw(arrays(np.int32, p)), draw(arrays(np.int32, n)), draw(arrays(np.float32, n)), draw(arrays(np.int32, n)),
-                      draw(st.lists(st.integers(0, 9), max_size=3).map(tuple)), draw(st.sampled_from(['stop', 'length'])))
+                      draw(st.lists(st.integers(0, 9), max_size=3).map(tuple)), draw(st.sampled_from(['stop', 'length'])),
+                      draw(st.dictionaries(texts, st.floats(0, 1e6), max_size=3)))
 
 @st.composite
 def trajectories(draw, id='one'):
@@ -72,6 +73,14 @@ def test_what_comes_back_is_what_went_in(tmp_path, first, second):
     assert loaded == [first, second]
     for a, b in zip(loaded, (first, second)):
         assert [type(o.observation.screenshot.dtype) for o in a.steps] == [type(o.observation.screenshot.dtype) for o in b.steps]
+
+def test_shards_from_before_a_column_was_added_are_read(tmp_path):
+    c = Completion('hi', *(np.zeros(1, o) for o in (np.int32, np.int32, np.float32, np.int32)), seconds=dict(decode=.25))
+    traj = replace(tiny('old'), steps=(replace(tiny('old').steps[0], completion=c),))
+    Store(tmp_path).append(traj)
+    path, = tmp_path.glob('*.parquet')
+    pq.write_table(pq.read_table(path).drop_columns(['seconds']), path)
+    assert Store(tmp_path)['old'] == replace(traj, steps=(replace(traj.steps[0], completion=replace(c, seconds={})),))
 
 @pytest.mark.parametrize('group', [1, 500, 5000, 1 << 24])
 def test_rows_of_a_trajectory_are_found_however_groups_fall(tmp_path, monkeypatch, group):

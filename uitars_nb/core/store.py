@@ -47,7 +47,8 @@ TRAJECTORY = pa.schema(dict(  # columns that are equal in all rows of a trajecto
 STEP = pa.schema(dict(        # columns of one screen and what was done there
     step=pa.int32(), screen=pa.struct(dict(bytes=pa.binary(), path=pa.string())), url=pa.string(), title=pa.string(), tabs=pa.string(),
     clock_ms=pa.float64(), events=pa.string(), text=pa.string(), thought=pa.string(), actions=pa.string(), error=pa.string(), step_reward=pa.float64(),
-    reply=pa.string(), finish=pa.string(), prompt_ids=_ints, ids=_ints, logps=_floats, versions=_ints, image_steps=_ints, odd_text=pa.string()))
+    reply=pa.string(), finish=pa.string(), prompt_ids=_ints, ids=_ints, logps=_floats, versions=_ints, image_steps=_ints, seconds=pa.string(),
+    odd_text=pa.string()))
 
 SCHEMA = pa.unify_schemas([TRAJECTORY, STEP]).with_metadata(dict(huggingface=json.dumps(dict(info=dict(features=dict(screen=dict(_type='Image')))))))
 
@@ -68,7 +69,7 @@ def _reply(c):
     if c is None: return {}
     for k, dtype in TOKENS.items():
         if getattr(c, k).dtype != dtype: raise TypeError(f'{k} of a completion is {np.dtype(dtype)}, not {getattr(c, k).dtype}')
-    return dict(reply=c.text, finish=c.finish, image_steps=c.image_steps, **{k: getattr(c, k) for k in TOKENS})
+    return dict(reply=c.text, finish=c.finish, image_steps=c.image_steps, seconds=json.dumps(c.seconds), **{k: getattr(c, k) for k in TOKENS})
 
 # %% ../../nbs/00_core/20_store.ipynb #0a4078a4
 def _tidy(row):
@@ -107,7 +108,8 @@ def _observation(row, screens):
 
 def _completion(row):
     if row['reply'] is None: return None
-    return Completion(row['reply'], image_steps=tuple(row['image_steps']), finish=row['finish'], **{k: row[k] for k in TOKENS})
+    seconds = json.loads(row.get('seconds') or '{}')  # older shards have none
+    return Completion(row['reply'], image_steps=tuple(row['image_steps']), finish=row['finish'], seconds=seconds, **{k: row[k] for k in TOKENS})
 
 def _step(row, screens):
     return Step(_observation(row, screens), row['thought'], _list(row['actions'], Action), _completion(row), row['error'], row['step_reward'])

@@ -136,6 +136,7 @@ class Completion(_Same):
     versions: np.ndarray                 # int32 (T,), policy version that sampled each token
     image_steps: tuple[int, ...] = ()    # steps whose screenshots the prompt holds, in order
     finish: str = 'stop'                 # 'stop' | 'length'
+    seconds: dict = field(default_factory=dict)  # where the time went: name of a phase -> seconds
 
     def __post_init__(self):
         if not len(self.ids) == len(self.logps) == len(self.versions):
