@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextTo
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, ProcessorMixin, Qwen3Config, Qwen3Model
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPooling, CausalLMOutputWithPast
+from transformers.modeling_utils import slice_logits_to_keep
 from transformers.processing_utils import MultiModalData
 
 from ..core.coordinates import GRID
@@ -126,6 +127,10 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
             reads.append(read)
         return tokens, reads
 
+    def get_image_features(self, pixel_values: torch.Tensor, image_sizes: torch.Tensor, **kwargs) -> BaseModelOutputWithPooling:
+        "Tokens of each image as `pooler_output`, which `forward` takes back as `mm_encoder_outputs`: transformers' convention."
+        return BaseModelOutputWithPooling(pooler_output=self.image_features(pixel_values, image_sizes)[0])
+
     def embed(self, input_ids: torch.Tensor, tokens: list[torch.Tensor] | None) -> torch.Tensor:
         "(B, T, hidden), images in their places. Raises `ValueError` where their number does not fit."
         embeds, places = self.model.embed_tokens(input_ids), input_ids == self.config.image_token_id
@@ -135,15 +140,15 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return embeds.masked_scatter(places[..., None], torch.cat(tokens).to(embeds.dtype))
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None, pixel_values=None, image_sizes=None,
-                image_tokens=None, labels=None, use_cache=None, logits_to_keep=0, **kwargs) -> NanoVLOutput:
+                image_tokens=None, mm_encoder_outputs=None, labels=None, use_cache=None, logits_to_keep=0, **kwargs) -> NanoVLOutput:
         "Next-token logits; `image_tokens`, what `image_features` gave before, spares the stem."
         reads = None
+        if mm_encoder_outputs: image_tokens = mm_encoder_outputs['image'].pooler_output
         if pixel_values is not None and image_tokens is None: image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds = self.embed(input_ids, image_tokens)
         out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
         hidden = out.last_hidden_state
-        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else slice(None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(hidden[:, keep])
+        logits = self.lm_head(slice_logits_to_keep(hidden, logits_to_keep))
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size)
         return NanoVLOutput(loss=loss, logits=logits, past_key_values=out.past_key_values, hidden_states=(hidden,), reads=reads, targets=self.target(hidden)[..., 0])
 
