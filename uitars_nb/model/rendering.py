@@ -7,7 +7,7 @@ __all__ = ['MARK', 'Prompt', 'Example', 'marked', 'image_lengths', 'render', 'en
            'type_ids']
 
 # %% ../../nbs/30_model/05_rendering.ipynb #6f4bf729
-import re
+import re, threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -88,14 +88,16 @@ def _ids(processor, pieces, parts, lengths):
         else: yield np.full(next(lengths), processor.image_token_id)
     if next(parts, None) is not None: raise ValueError('the chat template leaves out a part of the messages')
 
+_encoding = threading.Lock()  # whether special tokens are split is a state of the tokenizer, and an engine renders on a thread of its own
+
 def encode(
     processor,
     text: str,
     special: bool = False,  # read special tokens' names as the tokens
 ) -> np.ndarray:
     "int32 ids of a text."
-    tok = processor.tokenizer
-    return np.asarray(tok(text, add_special_tokens=False, split_special_tokens=not special).input_ids, np.int32)
+    with _encoding: ids = processor.tokenizer(text, add_special_tokens=False, split_special_tokens=not special).input_ids
+    return np.asarray(ids, np.int32)
 
 # %% ../../nbs/30_model/05_rendering.ipynb #0bb9b232
 def pad_rows(
