@@ -1,8 +1,17 @@
-"Print exact versions of everything that `.[dev]` needs, as installed in this environment."
+"Print exact versions of everything that `.[dev]` needs, as installed in this environment, provided that the oldest Python of settings.ini can have them."
+import configparser
+import sys
 from importlib.metadata import PackageNotFoundError, distribution
 
+from pathlib import Path
+
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name as canonical
+
+ini = configparser.ConfigParser(interpolation=None)
+ini.read(Path(__file__).resolve().parents[1]/'settings.ini', encoding='utf-8')
+OLDEST = ini['DEFAULT']['min_python'] + '.0'
 
 
 def walk(name, extras, seen):
@@ -16,10 +25,17 @@ def walk(name, extras, seen):
         if wanted: walk(canonical(req.name), tuple(sorted(req.extras)), seen)
 
 
+def too_new(names):
+    "Those packages whose installed version the oldest Python cannot have, with what they want."
+    wants = {name: distribution(name).metadata['Requires-Python'] or '' for name in names}
+    return {name: want for name, want in wants.items() if OLDEST not in SpecifierSet(want)}
+
+
 def closure(name='uitars-nb', extras=('dev',)):
     "Lines `name==version`, sorted."
     seen = {}
     walk(name, extras, seen)
+    if bad := too_new(n for n, _ in seen): sys.exit(f'Python {OLDEST} cannot have {bad}: install older versions and run this again')
     return sorted({f'{n}=={v}' for (n, _), v in seen.items() if n != name})
 
 
