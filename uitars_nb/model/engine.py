@@ -13,6 +13,8 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from weakref import WeakKeyDictionary
 
+import torch
+
 from ..core.types import Completion
 from .batching import Batch
 from .images import Sights
@@ -28,6 +30,7 @@ class Worker(threading.Thread):
         self.batch, self.max_batch, self.inbox, self.waiting, self.busy_seconds = batch, max_batch, SimpleQueue(), deque(), 0.
 
     def run(self):
+        torch.get_num_threads()  # without this call a new thread ignores `torch.set_num_threads`
         while (items := self._arrivals()) is not None:
             began = time.perf_counter()
             try: self._turn(items)
@@ -78,7 +81,7 @@ class Engine:
         self.policy, self.queue, self.context = policy, queue, context
         self.sights = Sights(policy.processor, image_bytes, policy.model.get_input_embeddings().weight.device)
         self.worker = Worker(Batch(policy, self.sights, prefix_bytes, version=version), max_batch)
-        self._doors, self._rooms = WeakKeyDictionary(), ThreadPoolExecutor(1, 'engine-prepare')
+        self._doors, self._rooms = WeakKeyDictionary(), ThreadPoolExecutor(1, 'engine-prepare', torch.get_num_threads)
         self._closed = False
         self.worker.start()
 
