@@ -1,0 +1,22 @@
+// Words that pages are written with, beside random strings.
+window.WORDS = `able about above accept account across action active add address after again agree air all almost alone along also always amount and anchor animal answer any apple apply april area arm around
+arrive art ask august aunt author autumn away back bag ball bank bar base basket bear beat bed before begin behind below best better bill bird birth blood blue boat body book border both bottle bottom box boy branch
+bread break bridge bright bring brother brown build burn bus business button buy cake call camera cancel capital car card care carry case cat catch cause center chair chance change check cheese child choose circle
+city class clean clear click close cloud coast coat coffee cold color come common company contact continue cook copy corner cost cotton count country course cover cream cross crowd cry cup current cut daily dance dark
+date daughter day dead deal december deep delete desk detail dinner direct dog door double down draw dream dress drink drive drop dry duck dust each ear early earth east easy edge edit egg eight elbow email empty end
+engine enjoy enter error even evening every example exit extra eye face fact fall family far farm fast father february feel few field fight file fill film final find finger finish fire first fish five floor flower fly
+fold follow food foot forest forget form forward four free fresh friday friend front fruit full game garden gas gate get girl give glass go goat gold good grass gray great green group grow guess hair half hall hand
+happy hard hat have head health hear heart heavy hello help here hide high hill history hold hole home hope horse hospital hot hour house how hundred ice idea inbox inside island item jacket january job join jump
+june just keep key kind king kitchen knee knife lake lamp land language large last late laugh law lead leaf learn leave left leg lemon length less letter level library light like lime line link lion list listen little
+live load local lock login long look lose loud love low lunch machine magic mail main make man many map march mark market may meal meat meet menu message metal middle milk minute mirror monday money month moon more
+morning mother mountain mouth move movie much music name narrow near neck needle never new news next nice night nine none north nose note nothing november now number october off office oil okay old olive one only open
+option orange order other outside over page pain paint pair paper parent park part party pass password past path pay pen people pepper phone photo piano picture piece pink place plan plane plant plate play please pocket
+point poor post potato power present press price print profile public pull purple push queen question quick quiet rabbit race radio rain reach read ready red remove repeat reply rest result return rice rich right ring
+river road rock roof room rose round row rule run sad safe salt same sand saturday save say school science sea search seat second see select sell send september settings seven shape share sharp sheep ship shirt shoe
+shop short show shut sick side sign silver simple sing sister sit six size skin sky sleep slide slow small smile smoke snow soap soft some son song soon sound soup south space speak spoon spring square stand star
+start station stay steel step stick still stone stop store storm story street strong student study submit subject sugar summer sun sunday sweet swim table tail take talk tall taste tea teach team ten test text than
+thank that the then there thin thing think third this three thunder thursday ticket tiger time today together tomorrow tongue tool tooth top total touch town toy track trade train travel tree trip true try tuesday turn
+twelve twenty two uncle under undo until upload use user valley vegetable very view village visit voice wait walk wall want warm wash watch water way weather wednesday week welcome west wet what wheel when where white
+who why wide wife wild win wind window wine winter wire wish with woman wood word work world write wrong year yellow yes yesterday you young zero`.split(/\s+/);
+window.NAMES = `Adria Agnes Alan Ali Amos Anna Ashlen Barb Ben Beth Bobbie Carla Carol Chad Cindy Cora Dale Dana Deena Dora Earl Edna Elena Emil Erik Eva Fran Fred Gail Gina Glenn Greta Hana Hugo Ida Ines Ivan Jada Jose
+Julia Karl Kelly Lena Leslie Lisa Lucy Mack Maya Mila Nadia Nils Nora Olga Omar Otto Paula Perla Pia Quinn Rachel Ralph Ramon Rosa Ruth Sam Sara Shana Sven Tara Theo Tony Ursula Vera Victor Wanda Xenia Yuki Zoe`.split(/\s+/);
