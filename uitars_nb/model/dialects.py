@@ -22,8 +22,9 @@ def strip_ends(
     text: str,
 ) -> str:
     "A reply without the tokens that end it."
-    while text.endswith(ENDS): text = text.removesuffix(next(o for o in ENDS if text.endswith(o)))
-    return text
+    end = len(text)
+    while hit := next((o for o in ENDS if text.endswith(o, 0, end)), ''): end -= len(hit)
+    return text[:end]
 
 # %% ../../nbs/30_model/20_dialects.ipynb #1cb10b58
 @dataclass(frozen=True)
