@@ -31,8 +31,9 @@ def reading_file(
     name: str,  # such as 'labels.js'
 ) -> Path:
     "A file of `sandboxes/pages/reading`. Raises `FileNotFoundError` outside of a checkout."
-    if not (READING / name).exists(): raise FileNotFoundError(f'{READING / name} is missing: pages are rendered from a checkout of the repository (pip install -e .)')
-    return READING / name
+    path = READING / name
+    if not path.exists(): raise FileNotFoundError(f'{path} is missing: pages are rendered from a checkout (pip install -e .)')
+    return path
 
 @asynccontextmanager
 async def sheet_session(
@@ -40,7 +41,8 @@ async def sheet_session(
 ):
     "A browser session that shows the empty sheet."
     browser = await launch()
-    session = BrowserSession(browser, BrowserConfig(size=(SIZE[0] * COLUMNS, SIZE[1] * rows), folders=(str(HTML), str(READING)), timeout=120))
+    size = SIZE[0] * COLUMNS, SIZE[1] * rows
+    session = BrowserSession(browser, BrowserConfig(size=size, folders=(str(HTML), str(READING)), timeout=120))
     try:
         await session.start(reading_file('sheet.html').as_uri())
         yield session
@@ -69,8 +71,10 @@ PLAY = '''seed => {
   let x = seed % 2147483647 + 1;
   const next = () => (x = x * 48271 % 2147483647) / 2147483647, some = (q, p) => [...document.querySelectorAll(q)].filter(() => next() < p);
   const words = ['river', 'Ada', '12/05/2019', 'kx7', 'Lemon tree', '42', 'qWop', 'hello'];
-  for (const e of some('#area input[type=checkbox], #area input[type=radio], #area h3.ui-accordion-header, #area .ui-tabs-anchor', .4)) e.click();
-  for (const e of some('#area input[type=text], #area textarea, #area input[type=password]', .6)) e.value = words[Math.floor(next() * words.length)];
+  const boxes = '#area input[type=checkbox], #area input[type=radio], #area h3.ui-accordion-header, #area .ui-tabs-anchor';
+  const fields = '#area input[type=text], #area textarea, #area input[type=password]';
+  for (const e of some(boxes, .4)) e.click();
+  for (const e of some(fields, .6)) e.value = words[Math.floor(next() * words.length)];
   for (const e of some('#area option', .3)) e.selected = true;
 }'''
 
@@ -79,11 +83,17 @@ async def label_screen(
     **more,                   # source, seed, instruction
 ) -> LabelledPage:
     "The page that the session shows now."
-    said = await session.evaluate(f"{reading_file('labels.js').read_text()}; labels(document.body, [0, 0, {session.config.size[0]}, {session.config.size[1]}])")
+    source, (w, h) = reading_file('labels.js').read_text(), session.config.size
+    said = await session.evaluate(f'{source}; labels(document.body, [0, 0, {w}, {h}])')
     return page_of((await session.observe()).screenshot, said, **more)
 
 # %% ../../nbs/60_flywheel/11_pages.ipynb #87b47217
-ANEW = """({seed}) => { Math.seedrandom(seed); core.startEpisodeReal(); const said = core.getUtterance(); return typeof said === 'string' ? said : said.utterance }"""
+ANEW = '''({seed}) => {
+  Math.seedrandom(seed);
+  core.startEpisodeReal();
+  const said = core.getUtterance();
+  return typeof said === 'string' ? said : said.utterance;
+}'''
 
 async def label_task(
     session,                    # a browser session of MiniWoB++'s size
