@@ -7,6 +7,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest, pytest_asyncio
 
+from uitars_nb.core.coordinates import to_grid
 from uitars_nb.core.types import Action, EventKind, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
 from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
@@ -16,6 +17,11 @@ from uitars_nb.sandbox.dialogs import layout
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(60)]
 PAGES = Path(__file__).parents[1]/'sandboxes'/'pages'
 SIZE = (320, 240)
+
+async def titled(session, title, seconds=20):
+    "Look until the page has that title."
+    end = time.monotonic() + seconds
+    while (said := (await session.observe()).title) != title: assert time.monotonic() < end, f'the title is still {said!r}'
 
 @pytest_asyncio.fixture(loop_scope='module', scope='module')
 async def browser():
@@ -55,6 +61,13 @@ def page(body, script='', title='Test'):
     return 'data:text/html;charset=utf-8,' + quote(f'<!doctype html><title>{title}</title><body style="margin:0">{body}<script>{script}</script>')
 
 async def act(session, name, **args): await session.act(Action(name, args))
+
+async def until(fact, seconds=20):
+    "Wait until `fact()` is true, as long as a slow machine may need."
+    end = time.monotonic() + seconds
+    while not fact():
+        assert time.monotonic() < end, 'it never happened'
+        await asyncio.sleep(.01)
 
 def grid(x, y): return (round(1000 * x / SIZE[0]), round(1000 * y / SIZE[1]))
 
@@ -240,7 +253,6 @@ async def test_alert_while_loading_and_from_timer(session):
     assert EventKind.DIALOG in kinds(obs)
     await act(session, 'hotkey', key='enter')
     await session.evaluate('setTimeout(() => alert("late"), 50), 1')
-    await asyncio.sleep(.3)
     await act(session, 'wait', time=.3)
     await session.observe()
     assert session.page.dialog.message == 'late'
@@ -262,15 +274,14 @@ async def test_beforeunload(session):
 async def test_file_chooser(session):
     await session.goto(page('<input type=file id=f style="font-size:30px">', 'f.onchange = async e => document.title = f.files[0].name + await f.files[0].text(); f.oncancel = () => document.title = "cancelled"'))
     await click(session, '#f')
-    await asyncio.sleep(.1)
+    await until(lambda: session.page.dialog)
     obs = await session.observe()
     assert EventKind.FILE_CHOOSER in kinds(obs)
     await act(session, 'type', content='/etc/passwd\n')
     assert 'No such file' in session.page.dialog.message
     await act(session, 'hotkey', key='ctrl a')
     await act(session, 'type', content='notes.txt\n')
-    await asyncio.sleep(.1)
-    assert (await session.observe()).title == 'notes.txthello'
+    await titled(session, 'notes.txthello')
 
 async def test_popups_and_tabs(session):
     await session.goto(page('<button id=b>b</button>', 'b.onclick = () => window.open("data:text/html,<title>Pop</title>popped" && "about:blank")', 'First'))
@@ -290,9 +301,8 @@ async def test_window_close(session):
     await click(session, '#b')
     await session.observe()
     await session.evaluate('setTimeout(() => window.close(), 10), 1')
-    await asyncio.sleep(.3)
     await act(session, 'wait', time=.3)
-    await asyncio.sleep(.3)
+    await until(lambda: len(session.pages) == 1)
     assert (await session.observe()).title == 'First'
 
 async def test_links_history_and_reload(session, tmp_path):
@@ -365,7 +375,7 @@ async def test_print_and_permissions_do_not_hang(session, server):
 async def test_console_errors_are_events(session):
     await session.goto(page('', 'console.error("oh", 1); setTimeout(() => { throw new Error("uncaught") })'))
     await act(session, 'wait', time=.1)
-    await asyncio.sleep(.1)
+    await until(lambda: len([e for e in session.events if e.kind == EventKind.CONSOLE_ERROR]) == 2)
     assert [e.text.splitlines()[0] for e in (await session.observe()).events if e.kind == EventKind.CONSOLE_ERROR] == ['oh 1', 'Error: uncaught']
 
 LEAVE = '''(async () => { localStorage.a = 1; sessionStorage.a = 1; document.cookie = 'a=1'; window.name = 'left'; await (await caches.open('c')).put('/x', new Response('x'))
@@ -458,3 +468,75 @@ async def test_killed_browser():
 async def test_unknown_actions_are_refused(session):
     for name, args in [('fly', {}), ('click', {}), ('hotkey', dict(key='hyper q')), ('navigate_back', {})]:
         with pytest.raises(ActionError): await act(session, name, **args)
+
+COLOURS = 'let n = 0; onmousedown = () => document.body.style.background = `rgb(${++n % 256}, ${7 * n % 256}, ${31 * n % 256})`'
+
+def colour(n): return [n % 256, 7 * n % 256, 31 * n % 256]
+
+async def late_screens(session, episodes, clicks):
+    "Screens that do not show the click before them, or not the page that was opened."
+    late = []
+    for e in range(episodes):
+        await session.reset()
+        await session.goto(page(f'<p>{e}</p>', f'document.body.style.background = "rgb(0, {e % 256}, 0)"; {COLOURS}'))
+        if (await session.observe()).screenshot[-1, -1].tolist() != [0, e % 256, 0]: late.append((e, 'first'))
+        for n in range(1, clicks + 1):
+            await act(session, 'click', point=(500, 900))
+            if (await session.observe()).screenshot[-1, -1].tolist() != colour(n): late.append((e, n))
+    return late
+
+@pytest.mark.parametrize('episodes, clicks', [(8, 5), (1, 60), pytest.param(150, 8, marks=pytest.mark.slow), pytest.param(2, 1500, marks=pytest.mark.slow)])
+@pytest.mark.timeout(900)
+async def test_every_screen_is_fresh(browser, episodes, clicks):
+    "Two sessions in one browser, so that their frames take turns."
+    sessions = [BrowserSession(browser, BrowserConfig(window=(500, 320))) for _ in range(2)]
+    assert await asyncio.gather(*[late_screens(s, episodes, clicks) for s in sessions]) == [[], []]
+    for s in sessions: await s.close()
+
+async def test_a_page_that_hangs_while_it_is_drawn_does_not_hold_up_its_neighbour(browser):
+    hung, other = [BrowserSession(browser, BrowserConfig(timeout=t)) for t in (1, 10)]
+    for s in (hung, other):
+        await s.reset()
+        await s.goto(page('<div id=d>d</div>', 'new ResizeObserver(() => { if (d.style.width == "99px") for (;;); }).observe(d)'))
+        await s.observe()
+    await hung.evaluate('d.style.width = "99px", 1')
+    looked = await asyncio.gather(hung.observe(), other.observe(), return_exceptions=True)
+    assert looked[0].reason == StopReason.ENV_TIMEOUT and looked[1].url.startswith('data:')
+    await hung.reset()
+    assert (await hung.observe()).url == 'about:blank'
+    for s in (hung, other): await s.close()
+
+async def test_giving_up_a_look_leaves_the_browser_whole(browser):
+    "A frame goes on in Chromium when nobody waits for it any more; the next one takes its turn after it."
+    sessions = [BrowserSession(browser) for _ in range(2)]
+    for s in sessions:
+        await s.reset()
+        await s.goto(page('p'))
+    for n in range(30):
+        looks = [asyncio.create_task(s.observe()) for s in sessions]
+        await asyncio.sleep(.0003 * (n % 10))
+        looks[n % 2].cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+    assert not browser.gone.done()
+    assert all([(await s.observe()).url.startswith('data:') for s in sessions])
+    for s in sessions: await s.close()
+
+async def test_what_frames_tell_is_heard_before_the_next_look(session):
+    "Scrolling, observers and what the pointer is over reach the page although nobody looks in between."
+    await session.goto(page('<style>#m { width: 200px; height: 40px } #m:hover { background: lime }</style><div id=m>m</div><div style="height:2000px"></div><p id=end>end',
+        'window.heard = []; onscroll = () => heard.push("scroll " + scrollY); new IntersectionObserver(e => heard.push("seen " + e[0].isIntersecting)).observe(end)'))
+    await act(session, 'scroll', direction='down', point=(500, 500))
+    assert await session.evaluate('heard') == ['seen false', 'scroll 100']
+    await session.evaluate('scrollTo(0, 0)')
+    await act(session, 'move_to', point=grid(20, 10))
+    assert (await session.observe()).screenshot[35, 150].tolist() == [0, 255, 0]
+
+async def test_device_scale(browser):
+    session = BrowserSession(browser, BrowserConfig(size=(160, 210), window=(500, 320), scale=2.))
+    await session.reset()
+    await session.goto(page('<div id=d style="position:absolute;left:80px;top:100px;width:40px;height:40px;background:red">', 'd.onclick = () => d.style.background = "blue"'))
+    assert (await session.observe()).screenshot.shape == (420, 320, 3)
+    await act(session, 'click', point=to_grid((100, 120), (160, 210)))
+    assert (await session.observe()).screenshot[239, 199].tolist() == [0, 0, 255]
+    assert await session.evaluate('[innerWidth, innerHeight, devicePixelRatio]') == [500, 320, 2]
+    await session.close()

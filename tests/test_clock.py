@@ -18,7 +18,7 @@ def wait(seconds): return Action('wait', dict(time=seconds))
 
 @pytest_asyncio.fixture
 async def browser():
-    browser = await launch(find_chromium(shell=False))
+    browser = await launch()
     yield browser
     await browser.close()
 
@@ -123,7 +123,6 @@ async def test_time_goes_on_in_the_next_document(browser):
 async def test_frames_and_workers(browser):
     session = await session_on(browser, 'order.html')
     await session.act(wait(1))
-    await asyncio.sleep(.5)  # for messages that are under way
     assert await session.evaluate('[told[0], framed]') == [10, 10]
 
 
@@ -142,6 +141,14 @@ async def test_real_and_fast(browser):
         await session.act(wait(1))
         assert (await session.evaluate('look()'))['date'] >= 900 and session.clock.now_ms >= 1000
         assert time.perf_counter() - start < at_most
+
+
+async def test_real_time_has_frames(browser, tmp_path):
+    "Pages that count on animation frames move by themselves, also while nobody looks."
+    session = await page(browser, tmp_path, '<script>let n = 0; (function again() { n++; requestAnimationFrame(again) })()</script>', mode='real')
+    before = await session.evaluate('n')
+    await session.evaluate('new Promise(done => setInterval(() => n > 10 && done(), 10))')
+    assert await session.evaluate('n') > max(10, before)
 
 
 @pytest.mark.parametrize('name', 'chase-circle moving-items click-pie use-autocomplete click-collapsible simon-says'.split())
