@@ -94,6 +94,17 @@ def test_nothing_poorer_is_taken_where_everything_fits(steps, obs, config):
     assert len(c.image_steps) == min(config.images, len(steps) - c.start + 1)
 
 
+@settings(max_examples=60)
+@given(st.integers(0, 25), st.integers(250, 3000), st.integers(1, 5), st.integers(1, 9))
+def test_the_next_richer_plan_would_not_have_fitted(n, context, images, chunk):
+    config = MemoryConfig(images=images, chunk=chunk, context=context, system=False)
+    memory, steps, obs = Memory(config, DIALECT, estimate_tokens), [Step(screen(i), f'This is thought {i}.', (CLICK,)) for i in range(n)], screen(n)
+    lengths = [estimate_tokens(memory.messages('task', [*steps, Step(obs)], p)) for p in plans(config, n)]
+    c = memory.recall('task', steps, obs)
+    i = lengths.index(c.tokens)
+    assert i == 0 or lengths[i - 1] > context
+
+
 @given(configs, st.integers(0, 60))
 def test_plans_fall_from_everything_to_the_newest_screen(config, n):
     options = plans(config, n)

@@ -166,7 +166,7 @@ def plans(
     chunks = range(math.ceil(first / config.chunk) * config.chunk, n + 1, config.chunk)
     starts = sorted({first, *chunks, *range(max(first, n + 1 - config.images), n + 1)})
     full = [Plan(s, min(config.images, n - s + 1)) for s in starts]
-    return full + [Plan(n, 1, share) for share in (1/2, 1/4, 1/8, 1/16, 0.)]
+    return full + [Plan(n, 1, k / 16) for k in range(15, -1, -1)]
 
 # %% ../../nbs/40_agent/05_memory.ipynb #7b8681cb
 @dataclass(frozen=True)
