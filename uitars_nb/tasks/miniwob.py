@@ -81,10 +81,10 @@ def load_oracles() -> dict[str, Oracle]:
 # %% ../../nbs/20_tasks/10_miniwob.ipynb #eff7298c
 AGAIN = frozenset('''
     bisect-angle click-button click-button-sequence click-checkboxes click-checkboxes-large click-checkboxes-soft click-checkboxes-transfer
-    click-color click-link click-option click-shades click-shape click-test click-test-2 click-test-transfer click-widget count-shape count-
-    sides drag-box drag-items drag-items-grid drag-shapes drag-sort-numbers email-inbox-delete email-inbox-important enter-date enter-text
-    enter-text-2 enter-time find-midpoint focus-text-2 grid-coordinate identify-shape number-checkboxes resize-textarea right-angle simple-
-    algebra simple-arithmetic text-transform unicode-test use-autocomplete-nodelay use-colorwheel visual-addition'''.split())
+    click-color click-link click-option click-shades click-shape click-test click-test-2 click-test-transfer click-widget count-shape
+    count-sides drag-box drag-items drag-items-grid drag-shapes drag-sort-numbers email-inbox-delete email-inbox-important enter-date
+    enter-text enter-text-2 enter-time find-midpoint focus-text-2 grid-coordinate identify-shape number-checkboxes resize-textarea
+    right-angle simple-algebra simple-arithmetic text-transform unicode-test use-autocomplete-nodelay use-colorwheel visual-addition'''.split())
 
 # %% ../../nbs/20_tasks/10_miniwob.ipynb #c2c7c130
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ..core.types import Action, TaskSpec
-from .hands import at, click_on, look
+from .hands import at, click_on, fields, look, place
 from .miniwob import oracle
-from .oracles_click import fields
-from .oracles_drag import place
 
 # %% ../../nbs/20_tasks/34_oracles_games.ipynb #73ceaf14
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))

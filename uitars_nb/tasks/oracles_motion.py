@@ -11,9 +11,8 @@ import math, re
 from collections.abc import AsyncIterator
 
 from ..core.types import Action, TaskSpec
-from .hands import at, click_on, look
+from .hands import SUBMIT, at, click_on, look
 from .miniwob import oracle
-from .oracles_drag import SUBMIT
 
 # %% ../../nbs/20_tasks/35_oracles_motion.ipynb #8ea27fe9
 async def stroke(

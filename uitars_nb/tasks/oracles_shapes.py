@@ -14,9 +14,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ..core.types import Action, TaskSpec
-from .hands import at, click_on, look, type_into
+from .hands import SUBMIT, at, click_on, fields, look, type_into
 from .miniwob import oracle
-from .oracles_click import SUBMIT, fields
 
 # %% ../../nbs/20_tasks/21_oracles_shapes.ipynb #940bfb25
 FIGURES = '''$$('#area_svg > *').map(e => {

@@ -13,10 +13,8 @@ import re
 from collections.abc import AsyncIterator
 
 from ..core.types import Action, TaskSpec
-from .hands import at, centre, click_on, look, type_into, wait_until
+from .hands import SUBMIT, at, centre, click_on, drag, fields, look, place, type_into, wait_until
 from .miniwob import oracle
-from .oracles_click import fields
-from .oracles_drag import SUBMIT, drag, place
 
 # %% ../../nbs/20_tasks/31_oracles_text.ipynb #d89707ca
 async def fill(
@@ -132,6 +130,7 @@ async def scroll_text(session, spec: TaskSpec) -> AsyncIterator[Action]:
     word = (await look(session, "$('#text-area').value")).split()[-1]
     async for action in fill(session, {"$('#answer-input')": word.rstrip('.')}): yield action
 
+# %% ../../nbs/20_tasks/31_oracles_text.ipynb #29b5fd8f
 @oracle('scroll-text-2')
 async def scroll_text_2(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Scroll to the end asked for, and submit."
