@@ -135,6 +135,7 @@ class Batch:
         ids = np.array(job.ids, np.int32)
         return Completion(self.policy.decode(ids), job.prompt.ids, ids, np.array(job.logps, np.float32), np.array(job.versions, np.int32), finish=finish, seconds=seconds)
 
+    @torch.inference_mode()
     def leave(self, job: Job, keep: bool = True):
         "Take a job out of the batch; its prefix waits for the trajectory's next turn."
         row, cache = self.jobs.index(job), self.passes.cache

@@ -10,7 +10,7 @@ import asyncio, threading, time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,7 +27,7 @@ class Worker(threading.Thread):
     "Runs a batch; everything reaches it through `inbox`."
     def __init__(self, batch: Batch, max_batch: int):
         super().__init__(name='engine', daemon=True)
-        self.batch, self.max_batch, self.inbox, self.waiting, self.busy_seconds = batch, max_batch, SimpleQueue(), deque(), 0.
+        self.batch, self.max_batch, self.inbox, self.waiting, self.coming, self.busy_seconds = batch, max_batch, SimpleQueue(), deque(), [], 0.
 
     def run(self):
         torch.get_num_threads()  # without this call a new thread ignores `torch.set_num_threads`
@@ -36,21 +36,25 @@ class Worker(threading.Thread):
             try: self._turn(items)
             except Exception as e: self._fail(e)  # not any one request's doing
             self.busy_seconds += time.perf_counter() - began
-        self._fail(RuntimeError('the engine was closed'))
+        self._end()
 
     def _arrivals(self):
         "What has come in; waits where there is nothing else to do. None when it is time to go."
         items = [] if self.batch.jobs or self.waiting else [self.inbox.get()]
-        try:
-            while True: items.append(self.inbox.get_nowait())
-        except Empty: return None if None in items else items
+        while not self.inbox.empty(): items.append(self.inbox.get())
+        return self._gone(items) if None in items else items
+
+    def _gone(self, items):
+        self.waiting += [o for o in items if o is not None]   # told why at the end
 
     def _turn(self, items):
         for item in items:
             if callable(item): item()
             else: self.waiting.append(item)
         self.batch.drop()
-        self.batch.join(self._fresh())
+        self.coming = self._fresh()
+        self.batch.join(self.coming)
+        self.coming = []
         if self.batch.jobs: self.batch.step()
 
     def _fresh(self):
@@ -61,10 +65,13 @@ class Worker(threading.Thread):
         return fresh
 
     def _fail(self, error):
-        for job in [*self.batch.jobs, *self.waiting]: job.fail(error)
-        self.batch.jobs.clear(); self.waiting.clear()
+        for job in [*self.batch.jobs, *self.coming, *self.waiting]: job.fail(error)
+        self.batch.jobs.clear(); self.waiting.clear(); self.coming = []
+
+    def _end(self):
+        self._fail(error := RuntimeError('the engine was closed'))
         while not self.inbox.empty():
-            if hasattr(item := self.inbox.get(), 'fail'): item.fail(error)
+            if item := self.inbox.get(): item.fail(error)
 
 # %% ../../nbs/30_model/40_engine.ipynb #30f456b1
 class Engine:

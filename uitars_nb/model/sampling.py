@@ -63,12 +63,11 @@ def draw(
     never: list[int] = (),     # tokens that are not drawn
 ) -> tuple[list[int], list[float]]:
     "The next token of each row and its log-probability."
-    make = lambda x, dtype=torch.float32: torch.tensor(x, dtype=dtype, device=logits_BV.device)
-    temperature_B = make([o.temperature for o in wants])
-    logp_BV = log_probs(logits_BV, temperature_B)
+    make = lambda x, dtype: torch.tensor(x, dtype=dtype, device=logits_BV.device)
+    logp_BV = log_probs(logits_BV, make([o.temperature for o in wants], torch.float32))
     p_BV = logp_BV.exp()
-    if never: p_BV[:, never] = 0.
-    if any(o.top_p < 1 for o in wants): p_BV = nucleus(p_BV, make([o.top_p for o in wants]))
-    ids_B = p_BV.argmax(-1)
-    if any(o.temperature for o in wants): ids_B = torch.where(temperature_B > 0, invert(p_BV, make(u, torch.float64)), ids_B)
+    if never: p_BV.index_fill_(1, make(never, torch.long), 0.)
+    if any(o.top_p < 1 for o in wants): p_BV = nucleus(p_BV, make([o.top_p for o in wants], torch.float32))
+    ids_B = invert(p_BV, make(u, torch.float64))
+    if not all(o.temperature for o in wants): ids_B = torch.where(make([o.temperature > 0 for o in wants], torch.bool), ids_B, p_BV.argmax(-1))
     return ids_B.tolist(), logp_BV.gather(-1, ids_B[:, None])[:, 0].tolist()

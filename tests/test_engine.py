@@ -1,0 +1,328 @@
+"The engine: log-probabilities of a plain forward pass however requests are batched, faults that stay with their request, weights that change in flight."
+import asyncio
+import threading
+import time
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from transformers.utils import logging
+
+from tiny_models import write_checkpoint
+from uitars_nb.model.batching import Batch
+from uitars_nb.model.engine import Engine
+from uitars_nb.model.images import Sights
+from uitars_nb.model.nano import new_policy
+from uitars_nb.model.passes import admit
+from uitars_nb.model.policy import Policy
+from uitars_nb.model.rendering import Example, Prompt
+from uitars_nb.model.sampling import Sampling
+from uitars_nb.model.tokenizer import make_tokenizer
+
+torch.set_num_threads(1)
+logging.disable_progress_bar()
+DIALECTS = {'Qwen2.5-VL': 'ui-tars-1.5', 'Qwen3-VL': 'ui-tars-2', 'nano': 'ui-tars-2'}
+kinds = pytest.mark.parametrize('kind', DIALECTS)
+
+
+@pytest.fixture(scope='module')
+def make(tmp_path_factory):
+    "A function that gives the policy of a kind, fp32, random."
+    home = tmp_path_factory.mktemp('checkpoints')
+    @cache
+    def made(kind):
+        if kind == 'nano': return Policy(*new_policy(make_tokenizer(['Click on the button.', 'Enter text.']), hidden=32, layers=2, heads=2, inner=48, stem_channels=16, stem_blocks=1), 'ui-tars-2', kind)
+        return Policy.from_pretrained(write_checkpoint(home/kind, kind), DIALECTS[kind], dtype=torch.float32)
+    return made
+
+
+@pytest.fixture
+def never_ends(make):
+    "The small policy, whose replies end at their limit only."
+    policy = make('nano')
+    eos, policy.eos_ids = policy.eos_ids, frozenset()
+    yield policy
+    policy.eos_ids = eos
+
+
+def screen(seed, size=(60, 90)): return np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
+
+
+def chat(text, *images, replies=()):
+    "Instruction and first screen; then a reply and a screen for each turn."
+    turns = [dict(role='user', content=[dict(type='text', text=text), *(dict(type='image', image=o) for o in images[:1])])]
+    for ids, image in zip(replies, images[1:]):
+        turns += [dict(role='assistant', content=[dict(type='ids', ids=ids, text='')]), dict(role='user', content=[dict(type='image', image=image)])]
+    return turns
+
+
+@torch.inference_mode()
+def truth(policy, prompt, ids, temperature=1.):
+    "Log-probabilities of a reply by one plain forward pass."
+    batch = policy.collate([Example(prompt, ids)])
+    logp = torch.log_softmax(policy.logits(batch).float() / temperature, -1)
+    return logp.gather(1, torch.from_numpy(ids.astype(np.int64))[:, None])[:, 0].numpy()
+
+
+def check(policy, prompt, c, temperature=1.):
+    assert np.array_equal(c.prompt_ids, prompt.ids) and len(c.ids) == len(c.versions) > 0
+    assert np.abs(c.logps - truth(policy, prompt, c.ids, temperature)).max() < 1e-4
+
+
+@kinds
+@pytest.mark.parametrize('together', [1, 3, 7])
+async def test_log_probs_are_those_of_a_plain_forward_pass(make, kind, together):
+    "Prompts of all lengths, without an image and with several of different sizes; different temperatures and nuclei in one batch."
+    policy, rng = make(kind), np.random.default_rng(together)
+    chats = [chat('go ' * (1 + 4 * i), *(screen(k, (40 + 8 * k, 60 + 20 * k)) for k in range(i % 3)), replies=[np.int32([70, 71])]) for i in range(7)]
+    wants = [Sampling([1., .5, 0, 2.][i % 4], [1., .8][i % 2], 3 + 2 * i, seed=i) for i in range(7)]
+    async with Engine(policy, max_batch=together) as engine:
+        async def one(i):
+            await asyncio.sleep(.01 * rng.random())
+            return await engine.complete(chats[i], wants[i])
+        done = await asyncio.gather(*map(one, range(7)))
+    for messages, want, c in zip(chats, wants, done): check(policy, policy.render(messages), c, want.temperature or 1.)
+
+
+@kinds
+async def test_turns_reuse_their_prefix_and_log_probs_stay(make, kind):
+    policy = make(kind)
+    async def episode(engine, key, base):
+        images, replies, done = [screen(base)], [], []
+        for turn in range(3):
+            messages = chat(f'click {key}', *images, replies=replies)
+            c = await engine.complete(messages, Sampling(max_tokens=6, seed=base + turn), key)
+            done.append((policy.render(messages), c))
+            replies.append(c.ids)
+            images.append(images[-1] if turn else screen(base + 1))  # the third look is the second
+        return done
+    async with Engine(policy) as engine:
+        all_ = await asyncio.gather(*(episode(engine, f'trajectory {i}', 10 * i) for i in range(4)))
+        stats = engine.stats()
+    for prompt, c in sum(all_, []): check(policy, prompt, c)
+    shared = sum(len(p.ids) + len(c.ids) - 1 for done in all_ for p, c in done[:-1])
+    assert 0 <= shared - stats['reused_tokens'] <= 4 * 2 * 3, 'all of the turn before, but for the mark that ends it'
+    assert stats['encoded_images'] == 8
+
+
+async def test_another_image_is_no_shared_prefix(make):
+    "Its placeholder tokens are equal, its features are not."
+    policy = make('nano')
+    async with Engine(policy) as engine:
+        for seed in (1, 2):
+            messages = chat('click', screen(seed))
+            check(policy, policy.render(messages), await engine.complete(messages, Sampling(max_tokens=5, seed=0), 'one key'))
+        assert engine.stats()['reused_tokens'] < len(policy.render(messages).ids) - 20
+
+
+async def test_a_seed_gives_the_same_reply_alone_and_in_company(make):
+    policy = make('nano')
+    async with Engine(policy) as engine:
+        ask = lambda i: engine.complete(chat('go ' * i, screen(i)), Sampling(max_tokens=12, seed=i))
+        alone = [await ask(i) for i in range(6)]
+        for a, b in zip(alone, await asyncio.gather(*map(ask, range(6)))): assert np.array_equal(a.ids, b.ids)
+        free = await asyncio.gather(*(engine.complete(chat('go', screen(0)), Sampling(max_tokens=12)) for _ in range(4)))
+        assert len({tuple(c.ids) for c in free}) > 1
+
+
+async def test_greedy_is_what_generate_gives(never_ends):
+    policy = never_ends
+    prompt = policy.render(chat('click', screen(3)))
+    inputs = policy.collate([Example(prompt, np.zeros(0, np.int32))])
+    inputs.pop('own')
+    ids = policy.model.generate(**inputs, max_new_tokens=10, do_sample=False, eos_token_id=-1, pad_token_id=0)[0, len(prompt.ids):]
+    async with Engine(policy) as engine: c = await engine.generate(prompt, Sampling(0, max_tokens=10))
+    assert c.ids.tolist() == ids.tolist() and c.finish == 'length'
+
+
+async def test_replies_end_at_end_tokens_stop_texts_and_limits(make):
+    policy = make('nano')
+    prompt = policy.render(chat('click', screen(1)))
+    async with Engine(policy, context=len(prompt.ids) + 9) as engine:
+        c = await engine.generate(prompt, Sampling(0, max_tokens=100))
+        assert (c.finish, len(c.ids)) == ('length', 9), 'the context ends it'
+        word = policy.decode(c.ids[3:5])
+        first = next(k for k in range(9) if word in policy.decode(c.ids[:k + 1]))
+        stopped = await engine.generate(prompt, Sampling(0, stop=('never seen', word)))
+        assert (stopped.finish, stopped.ids.tolist()) == ('stop', c.ids[:first + 1].tolist())
+        engine.worker.batch.ends = {int(c.ids[2])}
+        ended = await engine.generate(prompt, Sampling(0))
+        assert (ended.finish, ended.ids[-1]) == ('stop', c.ids[2]) and len(ended.ids) <= 3
+        assert ended.text == policy.decode(ended.ids) and set(ended.seconds) == {'door', 'prepare', 'wait', 'prompt', 'reply'}
+
+
+async def test_placeholders_of_images_are_never_drawn(make):
+    policy = make('nano')
+    async with Engine(policy) as engine:
+        wants = [Sampling(100., max_tokens=60, seed=i) for i in range(20)]  # nearly uniform
+        done = await asyncio.gather(*(engine.complete(chat('go', screen(0)), o) for o in wants))
+    drawn = np.concatenate([c.ids for c in done])
+    assert len(set(drawn.tolist())) > 200 and policy.model.config.image_token_id not in drawn
+
+
+async def test_a_faulty_request_harms_no_other(never_ends):
+    policy = never_ends
+    good, image = chat('click', screen(1)), screen(2)
+    bad = {'does not fit a context': chat('go ' * 3000, image), 'an image is a uint8 array': chat('go', image.astype(float)), "not 'sound'": [dict(role='user', content=[dict(type='sound')])]}
+    lying = Prompt(np.repeat(policy.render(good).ids, 2), (image,))
+    async with Engine(policy) as engine:
+        tasks = [asyncio.create_task(engine.complete(good, Sampling(max_tokens=30, seed=i))) for i in range(3)]
+        for why, messages in bad.items():
+            with pytest.raises(ValueError, match=why): await engine.complete(messages)
+        with pytest.raises(ValueError, match='image tokens, but its 1 images take'): await engine.generate(lying)
+        for c in await asyncio.gather(*tasks): check(policy, policy.render(good), c)
+
+
+async def test_a_pass_that_fails_is_tried_again_request_by_request(never_ends, monkeypatch):
+    "An encoder that breaks on one image, met in one pass with two others."
+    policy, encode = never_ends, Sights.encode
+    def broken(self, model, sights):
+        if any(o.image[0, 0, 0] == 255 for o in sights): raise RuntimeError('the encoder broke')
+        return encode(self, model, sights)
+    monkeypatch.setattr(Sights, 'encode', broken)
+    images = [screen(i) for i in range(3)]
+    for i, o in enumerate(images): o[0, 0, 0] = 255 if i == 1 else 0
+    sights = Sights(policy.processor)
+    batch = Batch(policy, sights)
+    jobs = [admit(policy.model, sights, policy.render(chat('go', o)), Sampling(max_tokens=4)) for o in images]
+    batch.join(jobs)
+    while batch.jobs: batch.step()
+    with pytest.raises(RuntimeError, match='the encoder broke'): jobs[1].future.result(0)
+    for i in (0, 2): check(policy, jobs[i].prompt, jobs[i].future.result(0))
+
+
+async def test_a_cancelled_request_leaves_the_batch(never_ends):
+    policy = never_ends
+    async with Engine(policy, max_batch=2) as engine:
+        tasks = [asyncio.create_task(engine.complete(chat('go', screen(i)), Sampling(max_tokens=3000))) for i in range(3)]
+        while engine.stats()['running'] < 2: await asyncio.sleep(.001)
+        tasks[0].cancel(); tasks[2].cancel()  # one that runs, and one that waits
+        c = await engine.complete(chat('quick', screen(5)), Sampling(max_tokens=3), 'k')
+        assert not tasks[1].done()
+        check(policy, policy.render(chat('quick', screen(5))), c)
+        tasks[1].cancel()
+        while engine.stats()['running']: await asyncio.sleep(.001)
+        assert engine.stats()['waiting'] == 0 and all(t.cancelled() for t in await _settled(tasks))
+
+
+async def _settled(tasks):
+    await asyncio.wait(tasks)
+    return tasks
+
+
+async def test_more_requests_than_the_queue_holds_wait_at_the_door(never_ends, monkeypatch):
+    policy = never_ends
+    rendered, render = [], policy.render
+    monkeypatch.setattr(policy, 'render', lambda m: rendered.append(m) or render(m), raising=False)
+    async with Engine(policy, max_batch=1, queue=2) as engine:
+        tasks = [asyncio.create_task(engine.complete(chat('go', screen(i)), Sampling(max_tokens=300))) for i in range(6)]
+        while not engine.stats()['running']: await asyncio.sleep(.001)
+        await asyncio.sleep(.05)
+        assert len(rendered) == 2 and not any(t.done() for t in tasks)
+        tasks[5].cancel()
+        assert [len(c.ids) for c in await asyncio.gather(*tasks[:5])] == [300] * 5
+        assert len(rendered) == 5
+
+
+@kinds
+async def test_new_weights_in_flight(make, kind):
+    "No request is lost; each token has the version and the log-probability of the weights that drew it, given all before it; old prefixes are gone."
+    policy = make(kind)
+    ends, policy.eos_ids = policy.eos_ids, frozenset()
+    states = [{k: v.clone() for k, v in policy.model.state_dict().items()}]
+    torch.manual_seed(0)
+    states += [{k: v + (.02 * torch.randn_like(v) if v.is_floating_point() else 0) for k, v in states[0].items()} for _ in range(2)]
+    for o in states[1:]:
+        if policy.model.config.tie_word_embeddings: o.pop('lm_head.weight')
+    chats = [chat('go ' * (i + 1), screen(i)) for i in range(4)]
+    async with Engine(policy, max_batch=3) as engine:
+        tasks = [asyncio.create_task(engine.complete(o, Sampling(max_tokens=150, seed=i), f'k{i}')) for i, o in enumerate(chats)]
+        for version in (1, 2):
+            seen = engine.stats()['reply_tokens']
+            while engine.stats()['reply_tokens'] < seen + 20: await asyncio.sleep(.001)
+            await engine.load(states[version], version)
+        done = await asyncio.gather(*tasks)
+        assert set(done[0].versions) == {0, 1, 2} and set(done[3].versions) == {2}
+        again = await engine.complete(chats[0], Sampling(max_tokens=5, seed=9), 'k0')
+        assert set(again.versions) == {2}
+        with pytest.raises(ValueError, match='surplus extra'): await engine.load(states[1] | dict(extra=torch.zeros(1)), 3)
+        assert engine.version == 2
+    for version, state in enumerate(states):
+        policy.model.load_state_dict(state, strict=False)
+        for messages, c in zip(chats, done):
+            mine = c.versions == version
+            if mine.any(): assert np.abs(c.logps - truth(policy, policy.render(messages), c.ids))[mine].max() < 1e-4
+    check(policy, policy.render(chats[0]), again)
+    policy.model.load_state_dict(states[0])
+    policy.eos_ids = ends
+
+
+async def test_weights_that_give_no_numbers_are_named(never_ends):
+    policy = never_ends
+    good = {k: v.clone() for k, v in policy.model.state_dict().items()}
+    async with Engine(policy) as engine:
+        await engine.load({k: v * float('nan') if 'norm' in k else v for k, v in good.items()}, 7)
+        with pytest.raises(FloatingPointError, match='version 7'): await engine.complete(chat('go', screen(0)))
+        await engine.load(good, 8)
+        check(policy, policy.render(chat('go', screen(0))), await engine.complete(chat('go', screen(0)), Sampling(max_tokens=4)))
+
+
+async def test_bf16(make):
+    "Near the fp32 pass, and exact where the trainer computes in bf16 too, up to the rounding of different batches."
+    policy = make('nano')
+    with torch.no_grad():
+        state = {k: v.clone() for k, v in policy.model.state_dict().items()}
+        policy.model.to(torch.bfloat16)
+        try:
+            async with Engine(policy) as engine:
+                done = await asyncio.gather(*(engine.complete(chat('go ' * i, screen(i)), Sampling(max_tokens=8, seed=i)) for i in range(4)))
+            for i, c in enumerate(done): assert np.abs(c.logps - truth(policy, policy.render(chat('go ' * i, screen(i))), c.ids)).max() < .05
+        finally: policy.model.to(torch.float32).load_state_dict(state)
+
+
+async def test_the_event_loop_stays_free(never_ends):
+    "While the engine works, the loop turns: forward passes run elsewhere."
+    policy = never_ends
+    async with Engine(policy) as engine:
+        task = asyncio.create_task(engine.complete(chat('go', screen(0)), Sampling(max_tokens=400)))
+        turns = 0
+        while not task.done(): await asyncio.sleep(0); turns += 1
+        assert turns > 10 * 400 / 16
+        assert threading.current_thread() is not engine.worker
+
+
+async def test_closing_fails_what_runs_and_refuses_what_comes(never_ends):
+    engine = Engine(never_ends)
+    task = asyncio.create_task(engine.complete(chat('go', screen(0)), Sampling(max_tokens=3000)))
+    while not engine.stats()['running']: await asyncio.sleep(.001)
+    await asyncio.to_thread(engine.close)
+    with pytest.raises(RuntimeError, match='closed'): await task
+    with pytest.raises(RuntimeError, match='closed'): await engine.complete(chat('go', screen(0)))
+    assert not engine.worker.is_alive()
+
+
+def test_several_event_loops_share_an_engine(never_ends):
+    engine = Engine(never_ends, queue=2)
+    results = []
+    def loop(i): results.append(asyncio.run(many(i)))
+    async def many(i): return await asyncio.gather(*(engine.complete(chat('go', screen(i)), Sampling(max_tokens=5, seed=k)) for k in range(5)))
+    threads = [threading.Thread(target=loop, args=(i,)) for i in range(3)]
+    for t in threads: t.start()
+    for t in threads: t.join(60)
+    assert [len(o) for o in results] == [5] * 3
+    engine.close()
+
+
+def test_prefixes_are_kept_within_their_bytes(never_ends):
+    policy, sights = never_ends, Sights(never_ends.processor)
+    def play(limit):
+        batch = Batch(policy, sights, prefix_bytes=limit)
+        for i in range(6):
+            batch.join([admit(policy.model, sights, policy.render(chat('go', screen(i))), Sampling(max_tokens=2), f'k{i}')])
+            while batch.jobs: batch.step()
+        return batch.prefixes
+    size = play(1 << 30).nbytes // 6
+    shelf = play(int(2.5 * size))
+    assert len(shelf) == 2 and shelf.nbytes <= 2.5 * size and shelf.get('k5') is not None and shelf.get('k0') is None
+    assert len(play(0)) == 0

@@ -1,0 +1,173 @@
+"The HTTP service with the `openai` client over a real port, and the remote engine against it and against servers that misbehave."
+import asyncio
+from contextlib import asynccontextmanager
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import torch
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from uitars_nb.model.engine import Engine
+from uitars_nb.model.nano import new_policy
+from uitars_nb.model.policy import Policy
+from uitars_nb.model.remote import RemoteEngine, RemoteError
+from uitars_nb.model.sampling import Sampling
+from uitars_nb.model.serve import data_url, make_app, serving
+from uitars_nb.model.tokenizer import make_tokenizer
+
+torch.set_num_threads(1)
+SCREEN = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)
+ASK = [dict(role='system', content='You act.'), dict(role='user', content=[dict(type='text', text='click'), dict(type='image_url', image_url=dict(url=data_url(SCREEN)))])]
+CHAT = [dict(role='system', content='You act.'), dict(role='user', content=[dict(type='text', text='click'), dict(type='image', image=SCREEN)])]
+
+
+@pytest.fixture(scope='module')
+def policy(): return Policy(*new_policy(make_tokenizer(['Click on the button.']), hidden=32, layers=2, heads=2, inner=48, stem_channels=16, stem_blocks=1), 'ui-tars-2', 'nano')
+
+
+@asynccontextmanager
+async def service(policy, **kwargs):
+    async with Engine(policy, **kwargs) as engine, serving(engine) as (url, token):
+        async with openai.AsyncOpenAI(base_url=url, api_key=token, max_retries=0) as client: yield engine, url, token, client
+
+
+async def test_the_openai_client_gets_what_the_engine_gives(policy):
+    async with service(policy, version=4) as (engine, url, token, client):
+        want = Sampling(.7, .9, max_tokens=12, seed=5)
+        direct = await engine.complete(CHAT, want)
+        got = await client.chat.completions.create(model='nano', messages=ASK, temperature=.7, top_p=.9, max_tokens=12, seed=5, logprobs=True, extra_body=dict(return_token_ids=True))
+        choice = got.choices[0]
+        assert choice.token_ids == direct.ids.tolist() and got.prompt_token_ids == direct.prompt_ids.tolist()
+        assert np.allclose([o.logprob for o in choice.logprobs.content], direct.logps, atol=1e-5)
+        assert choice.finish_reason == direct.finish and choice.token_versions == [4] * len(direct.ids)
+        assert got.usage.prompt_tokens == len(direct.prompt_ids) and got.usage.completion_tokens == len(direct.ids)
+        assert direct.text.startswith(choice.message.content)
+        assert [o.id for o in (await client.models.list()).data] == ['nano']
+
+
+async def test_several_replies_differ_and_follow_their_seeds(policy):
+    async with service(policy) as (engine, url, token, client):
+        got = await client.chat.completions.create(model='nano', messages=ASK, max_tokens=8, seed=5, n=3, extra_body=dict(return_token_ids=True))
+        for i, o in enumerate(got.choices): assert o.token_ids == (await engine.complete(CHAT, Sampling(max_tokens=8, seed=5 + i))).ids.tolist()
+        assert engine.stats()['encoded_images'] == 1
+
+
+async def test_stop_texts_are_cut_off_and_ids_are_not(policy):
+    async with service(policy) as (engine, url, token, client):
+        free = (await engine.complete(CHAT, Sampling(0, max_tokens=9))).text
+        stop = free[len(free) // 2:][:2]
+        got = await client.chat.completions.create(model='nano', messages=ASK, max_tokens=9, temperature=0, stop=[stop], extra_body=dict(return_token_ids=True))
+        assert got.choices[0].finish_reason == 'stop' and stop not in got.choices[0].message.content
+        assert stop in policy.decode(got.choices[0].token_ids)
+
+
+async def test_refusals_say_why(policy):
+    async with service(policy, context=300) as (engine, url, token, client):
+        async def refused(kind, match, **kwargs):
+            with pytest.raises(kind, match=match): await client.chat.completions.create(**dict(model='nano', messages=ASK) | kwargs)
+        picture = lambda u: [dict(role='user', content=[dict(type='image_url', image_url=dict(url=u))])]
+        bad = openai.BadRequestError
+        await refused(bad, 'does not fit a context of 300', messages=[dict(role='user', content='go ' * 400)])
+        await refused(bad, 'others are not fetched', messages=picture('http://127.0.0.1/secret.png'))
+        await refused(bad, 'others are not fetched', messages=picture('file:///etc/passwd'))
+        await refused(bad, 'cannot be read', messages=picture('data:image/png;base64,aGVsbG8='))
+        await refused(bad, "not 'video'", messages=[dict(role='user', content=[dict(type='video')])])
+        await refused(bad, 'temperature', temperature=-1)
+        await refused(bad, 'streamed', stream=True)
+        await refused(bad, 'tools', tools=[dict(type='function', function=dict(name='f'))])
+        await refused(openai.NotFoundError, 'only .nano.', model='gpt')
+        assert engine.stats()['reply_tokens'] == 0
+        async with httpx.AsyncClient() as bare:
+            for headers in ({}, dict(authorization='Bearer wrong'), dict(authorization=token), dict(authorization='Bearer t')):
+                for path in ('models', 'chat/completions', 'nothing'): assert (await bare.get(f'{url}/{path}', headers=headers)).status_code == 401
+        with pytest.raises(ValueError, match='needs a token'): make_app(engine, '')
+
+
+async def test_a_client_that_hangs_up_leaves_the_batch(policy, monkeypatch):
+    monkeypatch.setattr(policy, 'eos_ids', frozenset())
+    async with service(policy) as (engine, url, token, client):
+        task = asyncio.create_task(client.chat.completions.create(model='nano', messages=ASK, max_tokens=3900))
+        while not engine.stats()['running']: await asyncio.sleep(.005)
+        task.cancel()
+        drawn = engine.stats()['reply_tokens']
+        async with asyncio.timeout(30):
+            while engine.stats()['running']: await asyncio.sleep(.005)
+        assert engine.stats()['reply_tokens'] < 3800 + drawn
+
+
+async def test_a_full_server_says_so(policy, monkeypatch):
+    monkeypatch.setattr(policy, 'eos_ids', frozenset())
+    async with Engine(policy) as engine:
+        app = make_app(engine, 't', limit=1)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url='http://here', headers=dict(authorization='Bearer t'), timeout=60) as client:
+            post = lambda n: client.post('/v1/chat/completions', json=dict(messages=ASK, max_tokens=n))
+            first = asyncio.create_task(post(500))
+            while not engine.stats()['running']: await asyncio.sleep(.002)
+            assert (await post(1)).status_code == 503
+            assert (await first).status_code == 200 and (await post(1)).status_code == 200
+
+
+async def test_the_remote_engine_gives_the_same_completions(policy):
+    replies = [np.int32([70, 71, 300]), np.int32([72])]
+    chat = CHAT + [dict(role='assistant', content=[dict(type='ids', ids=replies[0], text='x')]), dict(role='user', content=[dict(type='image', image=SCREEN)])]
+    async with service(policy, version=2) as (engine, url, token, _), RemoteEngine(url, 'nano', token, token_parts=True) as remote:
+        for i in range(3):
+            want = Sampling(.8, max_tokens=7, seed=i)
+            a, b = await engine.complete(chat, want), await remote.complete(chat, want, 'episode')
+            for k in ('prompt_ids', 'ids', 'versions'): assert np.array_equal(getattr(a, k), getattr(b, k)) and getattr(a, k).dtype == getattr(b, k).dtype
+            assert np.allclose(a.logps, b.logps, atol=1e-5) and a.finish == b.finish
+        assert len(engine.worker.batch.prefixes) == 1, 'the key has reached the engine'
+
+
+@asynccontextmanager
+async def misbehaving(answer):
+    "A server of one function; gives its URL and the requests that it has seen."
+    app, seen = FastAPI(), []
+    @app.post('/v1/chat/completions')
+    async def chat(request: Request):
+        seen.append(await request.json())
+        return answer(len(seen))
+    config = uvicorn.Config(app, '127.0.0.1', 0, log_level='error', lifespan='off')
+    server, sock = uvicorn.Server(config), config.bind_socket()
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    while not server.started: await asyncio.sleep(.01)
+    try: yield f'http://127.0.0.1:{sock.getsockname()[1]}/v1', seen
+    finally: server.should_exit = True; await task
+
+
+def vllm(ids=(5, 6), logps=(-.1, -.2), **kwargs):
+    content = [dict(token='a', logprob=o, bytes=[97], top_logprobs=[]) for o in logps]
+    return dict(id='x', object='chat.completion', choices=[dict(index=0, message=dict(role='assistant', content='ab'), finish_reason='length', stop_reason=None, logprobs=dict(content=content), token_ids=list(ids))],
+                prompt_token_ids=[1, 2, 3]) | kwargs
+
+
+async def test_failures_that_pass_are_tried_again():
+    async with misbehaving(lambda n: JSONResponse({}, 503) if n < 3 else JSONResponse(vllm())) as (url, seen), RemoteEngine(url, 'm', version=7, extra=dict(top_k=-1)) as remote:
+        c = await remote.complete(CHAT, Sampling(seed=3, stop=('x',)), 'k')
+    assert len(seen) == 3 and seen[0] == seen[2]
+    assert {k: seen[0][k] for k in ('model', 'seed', 'stop', 'top_k', 'prompt_cache_key', 'logprobs', 'return_token_ids')} == dict(model='m', seed=3, stop=['x'], top_k=-1, prompt_cache_key='k', logprobs=True, return_token_ids=True)
+    assert seen[0]['messages'][1]['content'][1]['image_url']['url'] == data_url(SCREEN)
+    assert (c.text, c.finish, c.ids.tolist(), c.prompt_ids.tolist(), c.versions.tolist()) == ('ab', 'length', [5, 6], [1, 2, 3], [7, 7]) and c.seconds['remote'] > .25
+
+
+@pytest.mark.parametrize('answer, why, tries', [
+    (JSONResponse(dict(error=dict(message='no such model')), 404), 'status 404.*no such model', 1),
+    (PlainTextResponse('hello'), 'did not answer in JSON', 1),
+    (JSONResponse(dict(choices=[])), 'other than a chat completion', 1),
+    (JSONResponse(vllm(ids=(5,))), '1 ids and 2 log-probabilities', 1),
+    (JSONResponse({}, 500), 'no answer within 1 s', 2)])
+async def test_what_does_not_pass_is_raised(answer, why, tries):
+    async with misbehaving(lambda n: answer) as (url, seen), RemoteEngine(url, 'm', patience=1) as remote:
+        with pytest.raises(RemoteError, match=why): await remote.complete(CHAT)
+    assert tries == len(seen) if tries == 1 else len(seen) >= tries
+
+
+async def test_servers_without_ids_or_log_probs(policy):
+    bare = vllm()
+    del bare['choices'][0]['token_ids'], bare['prompt_token_ids']
+    async with misbehaving(lambda n: JSONResponse(bare)) as (url, _), RemoteEngine(url, 'm') as remote: c = await remote.complete(CHAT)
+    assert c.ids.tolist() == [-1, -1] and len(c.prompt_ids) == 0 and np.allclose(c.logps, [-.1, -.2])
