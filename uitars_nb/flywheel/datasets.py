@@ -28,7 +28,8 @@ def names_points(
     policy: Policy,
 ) -> bool:
     "Whether the policy's vocabulary has tokens for points."
-    return column_tokens()[1] in policy.processor.tokenizer.get_vocab()
+    tok = policy.processor.tokenizer
+    return tok.convert_tokens_to_ids(column_tokens()[1]) not in (None, tok.unk_token_id)
 
 def points_of(
     action: Action,

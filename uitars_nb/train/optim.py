@@ -98,7 +98,7 @@ class MuonAdamW(torch.optim.AdamW):
             for i, o in zip(at, orthogonal(full)): self._apply(*rows[i][:2], o)
 
     def _momentum(self, p, grad):
-        if 'momentum' not in self.state[p]: self.state[p]['momentum'] = torch.zeros_like(grad)
+        if not self.state[p]: self.state[p].update(momentum=torch.zeros_like(grad), step=torch.tensor(0.))  # AdamW looks for `step` in what it loads
         return grad.lerp(self.state[p]['momentum'].lerp_(grad, 1 - self.momentum), self.momentum)
 
     def _apply(self, group, p, update):

@@ -29,7 +29,7 @@ from ..model.policy import Policy, before
 from .callbacks import Keep, Online, Speed
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
-from .optim import MuonAdamW, groups, share_of_peak
+from .optim import MuonAdamW, groups, share_of_peak, whole
 
 # %% ../../nbs/70_train/00_sft.ipynb #bf235baf
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class SFT(L.LightningModule):
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None):
         "Clip the gradient and log its norm."
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float('inf'))
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float('inf')))
         self.log_dict({'train/grad_norm': norm, 'train/lr': optimizer.param_groups[0]['lr']}, batch_size=1)
 
     def on_validation_epoch_start(self):

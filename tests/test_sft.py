@@ -1,0 +1,233 @@
+"Supervised training: losses against plain sums, the optimiser against PyTorch's own, a run that is killed and goes on to the same bits, several processes, published layouts."
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sft_run
+from tiny_models import write_checkpoint
+from uitars_nb.flywheel.records import IGNORE, Record, Records
+from uitars_nb.flywheel.streams import Collate, Stream
+from uitars_nb.model.policy import Policy
+from uitars_nb.model.rendering import Example
+from uitars_nb.tasks.base import seeds
+from uitars_nb.train.losses import own_loss, read_loss, target_loss
+from uitars_nb.train.optim import MuonAdamW, groups, orthogonal
+from uitars_nb.train.sft import SFTConfig, batch_losses, fit, read_metrics, run_policy, task_counts, task_metrics
+
+torch.set_num_threads(1)
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    "A run that nobody interrupted."
+    path = tmp_path_factory.mktemp('whole')/'run'
+    sft_run.train(path)
+    return path
+
+
+def weights(path): return Policy.from_pretrained(path).model.state_dict()
+
+
+def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def script(*args):
+    "Run the small run in a process of its own."
+    return subprocess.run([sys.executable, str(HERE/'sft_run.py'), *map(str, args)], capture_output=True, text=True, timeout=280, cwd=HERE.parent)
+
+
+# losses
+
+def test_only_own_tokens_count():
+    policy = sft_run.small_policy(0.)
+    records = [sft_run.grey(policy, i, i) for i in range(6)]
+    collate = Collate(policy.processor, ('grey/0', 'grey/1'))
+    batch = collate(records) | dict(mean_own=float(sum(len(r.example.reply) for r in records)))
+    with torch.no_grad():
+        loss = batch_losses(run_policy(policy, batch), batch)['own'].item()
+        nats = []
+        for r in records:   # one by one, every logit, by hand
+            one = collate([r])
+            logp = policy.model(**policy.inputs(one)).logits[0].log_softmax(-1)
+            at = len(r.example.prompt.ids) + np.arange(len(r.example.reply))
+            nats += [-logp[t - 1, one['input_ids'][0, t]].item() for t in at]
+    assert loss == pytest.approx(np.mean(nats), abs=1e-5)
+
+
+def test_what_is_not_own_has_no_effect():
+    policy = sft_run.small_policy(0.)
+    batch = Collate(policy.processor, ('grey/0', 'grey/1'))([sft_run.grey(policy, i, i) for i in range(4)]) | dict(mean_own=1.)
+    logits = torch.randn(int(batch['own'].sum()), 50)
+    other = dict(batch, input_ids=torch.where(batch['own'], batch['input_ids'], 3))
+    counts = task_counts(logits, batch | dict(input_ids=batch['input_ids'] % 50), 2)
+    assert torch.equal(counts, task_counts(logits, other | dict(input_ids=other['input_ids'] % 50), 2))
+    assert counts[:, 2].sum() == 4 and counts[:, 1].sum() == batch['own'].sum()
+
+
+def test_read_loss_by_hand():
+    g = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([[16, 16], [32, 16], [16, 16]])
+    reads = [torch.randn(2, 97, 4, 8, generator=g), torch.randn(1, 97, 8, 8, generator=g)]
+    chars = torch.randint(0, 97, (3, 8, 8), generator=g)
+    chars[0, 2:] = IGNORE
+    chars[2] = IGNORE
+    nats = [-reads[0][0].log_softmax(0)[chars[0, y, x], y, x] for y in range(2) for x in range(8)]
+    nats += [-reads[1][0].log_softmax(0)[chars[1, y, x], y, x] for y in range(8) for x in range(8)]
+    assert read_loss(reads, sizes, chars) == pytest.approx(torch.stack(nats).mean().item(), abs=1e-5)
+
+
+def test_target_loss_by_hand():
+    x, goal = torch.tensor([[.3, -1., 2., .5]]), torch.tensor([[IGNORE, 1., .25, 0.]])
+    inside = -(nn.functional.logsigmoid(x[0, 1]) + .25 * nn.functional.logsigmoid(x[0, 2])) / 1.25
+    outside = -(.75 * nn.functional.logsigmoid(-x[0, 2]) + nn.functional.logsigmoid(-x[0, 3])) / 1.75
+    assert target_loss(x, goal).item() == pytest.approx((inside + outside).item() / 2)
+
+
+def test_task_metrics_by_hand():
+    own = torch.tensor([[0, 1, 1], [0, 1, 0], [0, 1, 1]]).bool()
+    ids = torch.tensor([[0, 1, 2], [0, 3, 0], [0, 1, 1]])
+    logits = torch.zeros(5, 4)
+    logits[0, 1] = logits[1, 2] = logits[2, 3] = logits[3, 1] = logits[4, 0] = 2.   # the last token is wrong
+    m = task_metrics(task_counts(logits, dict(own=own, input_ids=ids, task=torch.tensor([0, 1, 1])), 3), ['a', 'b', 'never'])
+    right, wrong = (-logits[0].log_softmax(0)[k].item() for k in (1, 0))
+    assert m['right/a'] == 1 and m['right/b'] == .5 and m['right'] == .75 and 'loss/never' not in m
+    assert m['loss/a'] == pytest.approx(right, abs=1e-5) and m['loss/b'] == pytest.approx((2 * right + wrong) / 3, abs=1e-5)
+
+
+# optimiser
+
+def test_orthogonal_keeps_the_directions():
+    torch.manual_seed(0)
+    for shape in (3, 40, 24), (2, 16, 64):
+        m = torch.randn(shape)
+        u, _, v = torch.linalg.svd(m, full_matrices=False)
+        exact, ours = u @ v, orthogonal(m).float()
+        cosine = (exact * ours).sum((1, 2)) / (exact.norm(dim=(1, 2)) * ours.norm(dim=(1, 2)))
+        assert cosine.min() > .95, cosine
+
+
+def test_muon_and_adamw_are_pytorchs():
+    def net():
+        torch.manual_seed(1)
+        return nn.ModuleDict(dict(embed=nn.Embedding(30, 16), inner=nn.Linear(16, 24), outer=nn.Linear(24, 16), lm_head=nn.Linear(16, 30)))
+    loss = lambda n: n['lm_head'](n['outer'](n['inner'](n['embed'](torch.arange(30)).tanh()).tanh()).tanh()).square().mean()
+    ours, theirs = net(), net()
+    opt = MuonAdamW(groups(ours.named_parameters(), .01, .1))
+    matrices = [theirs['inner'].weight, theirs['outer'].weight]
+    others = [p for p in theirs.parameters() if not any(p is m for m in matrices)]
+    adamw = [dict(params=[p for p in others if p.ndim > 1], weight_decay=.1), dict(params=[p for p in others if p.ndim == 1], weight_decay=0.)]
+    peers = [torch.optim.Muon(matrices, .01, .1, momentum=.95, adjust_lr_fn='match_rms_adamw'), torch.optim.AdamW(adamw, .01, betas=(.9, .95))]
+    for _ in range(4):
+        for n, steps in (ours, [opt]), (theirs, peers):
+            n.zero_grad()
+            loss(n).backward()
+            for o in steps: o.step()
+    for (k, a), b in zip(ours.named_parameters(), theirs.parameters()): torch.testing.assert_close(a, b, atol=2e-4 if a.ndim > 1 else 1e-5, rtol=0, msg=k)
+
+
+def test_every_parameter_is_in_one_group():
+    model = sft_run.small_policy().model
+    made = groups(model.named_parameters(), .01, .1)
+    assert sorted(id(p) for g in made for p in g['params']) == sorted(map(id, model.parameters()))
+    muon = {id(p) for g in made if g['muon'] for p in g['params']}
+    names = {k for k, p in model.named_parameters() if id(p) in muon}
+    assert any('q_proj' in k for k in names) and any('stem.patch' in k for k in names)
+    assert not [k for k in names if 'embed' in k or 'norm' in k or 'lm_head' in k or 'reads' in k]
+
+
+# a run
+
+def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
+    done = script(tmp_path/'run', '--die', 7)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert torch.load(tmp_path/'run'/'last.ckpt')['global_step'] == 6 and not (tmp_path/'run'/'policy').exists()
+    again = sft_run.train(tmp_path/'run')
+    assert equal(weights(again), weights(whole/'policy'))
+    a, b = (read_metrics(o) for o in (whole, tmp_path/'run'))
+    same = [c for c in a if not c.startswith('speed/')]
+    assert len(same) > 8
+    np.testing.assert_array_equal(a[same], b[same])
+
+
+def test_dropout_is_on_and_the_seed_matters(whole, tmp_path):
+    "What the test above relies on: other random numbers or another order give other weights."
+    for name, kw in dict(dropout=dict(dropout=0.), seed=dict(seed=1)).items():
+        assert not equal(weights(sft_run.train(tmp_path/name, validate_every=0, **kw)), weights(whole/'policy')), name
+
+
+def test_what_a_run_leaves(whole):
+    m = read_metrics(whole)
+    assert {'train/own', 'train/reads', 'train/targets', 'train/grad_norm', 'train/lr', 'val/loss', 'val/loss/grey/0', 'val/right/grey/1', 'speed/samples_per_s', 'speed/tokens_per_s'} <= {*m.columns}
+    assert m['val/loss'].notna().sum() == 3 and m['speed/samples_per_s'].min() > 0
+    assert list((whole/'tensorboard').rglob('events.*')) and json.loads((whole/'summary.json').read_text()) == dict(step=12)
+    assert json.loads((whole/'config.json').read_text())['parameters']['lr'] == SFTConfig().lr
+
+
+def test_accumulated_batches_have_the_gradient_of_all_their_tokens(tmp_path):
+    "Two batches a step: the mean over all own tokens of both, not the mean of two means."
+    sft_run.train(tmp_path, accumulate=2, steps=1, dropout=0., validate_every=0, clip=0., reads=0., targets=0.)
+    ours, policy = torch.load(tmp_path/'gradient.pt'), sft_run.small_policy(0.)
+    stream = Stream(sft_run.sources(policy)[0], dict(pages=2, play=1), 4, 0)
+    assert stream.own(0) != stream.own(1)
+    collate, rows = Collate(policy.processor, stream.facts.names), np.concatenate([stream[0], stream[1]])
+    batch = collate([stream.record(i) for i in rows]) | dict(mean_own=float(stream.own(0, 2)))
+    policy.model.train()
+    batch_losses(run_policy(policy, batch), batch)['own'].backward()
+    for k, p in policy.model.named_parameters():
+        if p.grad is not None: torch.testing.assert_close(ours[k], p.grad, atol=1e-5, rtol=1e-3, msg=k)
+
+
+def test_online_evaluation_sees_the_policy_at_rest(tmp_path):
+    seen = []
+    async def evaluate(policy):
+        seen.append((policy.model.training, policy.logps(policy.collate([sft_run.grey(policy, 1, 0).example])).sum().item()))
+        return dict(success=len(seen) / 10)
+    sft_run.train(tmp_path/'run', steps=4, online_every=2, evaluate=evaluate)
+    assert [o[0] for o in seen] == [False, False] and seen[0][1] != seen[1][1]
+    assert read_metrics(tmp_path/'run')['online/success'].dropna().to_dict() == {2: .1, 4: .2}
+
+
+@pytest.mark.parametrize('layout', ['Qwen2.5-VL', 'Qwen3-VL'])
+def test_published_layouts_train(layout, tmp_path):
+    write_checkpoint(tmp_path/'base', layout)
+    policy = Policy.from_pretrained(tmp_path/'base', dtype='float32')
+    records = Records(Record(r.example, r.task, r.seed) for r in (sft_run.grey(policy, i, s) for i, s in enumerate(seeds('train', 8))))
+    config = SFTConfig(steps=8, batch=4, lr=3e-3, accelerator='cpu', precision='bf16-mixed', log_every=1)
+    trained = fit(policy, dict(greys=records), tmp_path/'run', config, progress=False)
+    own = read_metrics(tmp_path/'run')['train/own']
+    assert own.iloc[-2:].mean() < own.iloc[:2].mean()
+    assert Policy.from_pretrained(trained).model.config.model_type == policy.model.config.model_type
+
+
+def test_refusals(whole, tmp_path):
+    policy = sft_run.small_policy()
+    data, held = sft_run.sources(policy)
+    for message, call in {
+            'of the validation split': lambda: fit(policy, dict(held=held), tmp_path/'a', progress=False),
+            'of the train split': lambda: fit(policy, data, tmp_path/'b', validation=data['play'], progress=False),
+            'other parameters': lambda: sft_run.train(whole, steps=13),
+            'no strategy': lambda: sft_run.train(tmp_path/'c', strategy='deepspeed')}.items():
+        with pytest.raises(ValueError, match=message): call()
+    assert not (tmp_path/'a').exists() and not (tmp_path/'b').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('strategy', ['ddp', 'fsdp'])
+def test_two_processes_train_as_one_with_accumulation(strategy, tmp_path):
+    "Two devices see the batches that one device sees in two turns: the same gradient but for the order of sums, and the same course."
+    sft_run.train(tmp_path/'one', accumulate=2, dropout=0.)
+    done = script(tmp_path/'two', '--strategy', strategy, '--devices', 2, '--dropout', 0)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (torch.load(tmp_path/o/'gradient.pt') for o in ('one', 'two'))
+    for k, v in one.items(): torch.testing.assert_close(two[k], v, atol=1e-5, rtol=1e-3, msg=k)
+    a, b = (read_metrics(tmp_path/o)['val/loss'].dropna() for o in ('one', 'two'))
+    assert len(a) == 3
+    np.testing.assert_allclose(a, b, rtol=.05)
