@@ -142,7 +142,7 @@ async def navigate_tree(session, spec: TaskSpec) -> AsyncIterator[Action]:
 
 @oracle('click-pie', 'click-pie-nodelay')
 async def click_pie(session, spec: TaskSpec) -> AsyncIterator[Action]:
-    "Open the pie, and click the slice with the letter; the slice that is selected from the start cannot be clicked."
+    "Open the pie, and click the slice with the letter while it still moves, where it does."
     title, target = "byText('[id^=wheelnav-divWheel-title]', x)", fields(spec)['target']
     yield await click_on(session, "$$('[id^=wheelnav-divWheel-spread]').at(-1)")
     async for action in wait_until(session, f'{title}.getBoundingClientRect().width > 5', target): yield action
