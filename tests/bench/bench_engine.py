@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from uitars_nb.core.actions import ACTION_SPACE, Action
-from uitars_nb.core.figures import Figure, alternate, figure, machine, median_interval, ratio, record_figures, typical
+from uitars_nb.core.figures import alternate, figure, machine, median_interval, ratio, record_figures, typical
 from uitars_nb.core.grammar import describe
 from uitars_nb.core.runs import write_json
 from uitars_nb.model.engine import Engine
@@ -16,15 +16,15 @@ from uitars_nb.model.sampling import Sampling
 from uitars_nb.model.tokenizer import make_tokenizer
 
 ROUNDS = dict(quick=6, default=12, full=24)
-SESSIONS, TURNS, ALONE = 16, 3, 6   # TURNS decisions an episode; ALONE of them in a round of one session
+SESSIONS, TURNS, ALONE = 16, 3, 3   # TURNS decisions an episode; ALONE of them in a round of one session
 REPLY = 24                          # tokens: the mean over 528 oracle replies of the MiniWoB++ demonstrations
 COMMAND = 'python -m tests.bench engine'
 
 
-def small_policy():
+def small_policy(dtype):
     "The small policy at its full size with random weights, which never ends a reply by itself."
     policy = Policy(*new_policy(make_tokenizer([describe(ACTION_SPACE)])), 'ui-tars-2', 'small')
-    policy.model.eval().generation_config.eos_token_id = None
+    policy.model.to(dtype).eval().generation_config.eos_token_id = None
     policy.eos_ids = frozenset()
     return policy
 
@@ -93,9 +93,9 @@ async def _series(episodes, decide):
     for _ in range(ALONE // TURNS): await episodes.play(decide, TURNS)
 
 
-async def measure(rounds):
+async def measure(rounds, dtype=torch.float32):
     "Rounds of each arm, the overhead of each round at 16 sessions, CPU seconds, and what was run."
-    policy, overhead, cpu = small_policy(), [], {}
+    policy, overhead, cpu = small_policy(dtype), [], {}
     async with Engine(policy) as engine:
         blocks = await alternate(arms(engine, policy, overhead, cpu), rounds)
         stats = engine.stats()
@@ -109,15 +109,19 @@ def main():
     for size in ('quick', 'full'): p.add_argument(f'--{size}', action='store_const', const=size, dest='size', default='default')
     args = p.parse_args()
     torch.set_num_threads(1)  # as beside browsers
-    blocks, overhead, cpu, about = asyncio.run(measure(ROUNDS[args.size]))
-    facts = dict(command=COMMAND, machine=machine(torch=torch.__version__))
-    figures = dict(engine_vs_generate_16=figure(ratio(blocks['generate'], blocks['engine_16']), **facts),
-                   engine_vs_generate_1=figure(ratio(blocks['generate'], blocks['engine_1']), **facts),
-                   engine_overhead=figure(median_interval(overhead), **facts))
-    for name, block in blocks.items(): figures[f'engine_ms_{name}'] = figure(typical([1000 * b for b in block]), unit='ms a decision', **facts)
-    record_figures('engine', figures)
-    write_json('reports/engine/rounds.json', dict(seconds_a_decision={k: [float(o[0]) for o in v] for k, v in blocks.items()}, cpu_seconds_a_decision=cpu, overhead=overhead, **about))
-    for id, fig in figures.items(): print(f'{id:24} {fig}  [{fig.low:.3g}, {fig.high:.3g}]')
+    facts, rounds, figures = dict(command=COMMAND, machine=machine(torch=torch.__version__)), {}, {}
+    for suffix, dtype in (('', torch.float32), ('_bf16', torch.bfloat16)):
+        blocks, overhead, cpu, about = asyncio.run(measure(ROUNDS[args.size], dtype))
+        figures |= {f'engine_vs_generate_16{suffix}': figure(ratio(blocks['generate'], blocks['engine_16']), unit='x', **facts),
+                    f'engine_vs_generate_1{suffix}': figure(ratio(blocks['generate'], blocks['engine_1']), unit='x', **facts),
+                    f'engine_overhead{suffix}': figure(median_interval(overhead), unit='of its time', **facts),
+                    f'engine_16_ms{suffix}': figure(typical([1000 * b for b in blocks['engine_16']]), unit='ms a decision', **facts),
+                    f'engine_cpu_vs_generate_16{suffix}': figure(median_interval(np.divide(cpu['generate'], cpu['engine_16'])), unit='x less CPU time', **facts),
+                    f'engine_cpu_vs_generate_1{suffix}': figure(median_interval(np.divide(cpu['generate'], cpu['engine_1'])), unit='x less CPU time', **facts)}
+        rounds[str(dtype).removeprefix('torch.')] = dict(seconds_a_decision={k: [float(o[0]) for o in v] for k, v in blocks.items()}, cpu_seconds_a_decision=cpu, overhead=overhead, **about)
+    record_figures('bench', figures)
+    write_json('reports/bench/engine.json', rounds)
+    for id, fig in figures.items(): print(f'{id:32} {fig}  [{fig.low:.3g}, {fig.high:.3g}]')
 
 
 if __name__ == '__main__': main()

@@ -49,7 +49,10 @@ GOALS = {
     'leak_mb_per_1000_episodes':     Goal('memory that the pool gains', 5, 'MB', 'lower'),
     'oracle_tasks':                  Goal('tasks whose oracle solves at least 98 of 100 fresh seeds', 59, 'tasks'),
     'store_bytes_per_step':          Goal('a stored step, against a PNG file a step', None, 'bytes', 'lower'),
-    'store_ms_per_step':             Goal('writing a step, against a PNG file a step', None, 'ms', 'lower')}
+    'store_ms_per_step':             Goal('writing a step, against a PNG file a step', None, 'ms', 'lower'),
+    'engine_vs_generate_16':         Goal('decisions a second at 16 sessions, against sequential `generate`', 3, 'x'),
+    'engine_vs_generate_1':          Goal('the same at one session', 1, 'x'),
+    'engine_overhead':               Goal("the engine's time in anything but the model's forward passes", .1, 'of its time', 'lower')}
 
 # %% ../../nbs/00_core/40_figures.ipynb #5c15bd4f
 class Interval(NamedTuple):

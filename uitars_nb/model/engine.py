@@ -30,6 +30,7 @@ class Worker(threading.Thread):
         self.batch, self.max_batch, self.inbox, self.waiting, self.coming, self.busy_seconds = batch, max_batch, SimpleQueue(), deque(), [], 0.
 
     def run(self):
+        "Until the end is sent."
         torch.get_num_threads()  # without this call a new thread ignores `torch.set_num_threads`
         while (items := self._arrivals()) is not None:
             began = time.perf_counter()
@@ -143,7 +144,7 @@ class Engine:
         self._send(order := Order(lambda: self.worker.batch.load(state, version)))
         await asyncio.wrap_future(order.future)
 
-    def stats(self) -> dict:
+    def stats(self) -> dict[str, int | float]:
         "Counts and seconds since the start."
         batch = self.worker.batch
         return dict(batch.count, busy_seconds=self.worker.busy_seconds, encoded_images=self.sights.encoded, running=len(batch.jobs), waiting=len(self.worker.waiting), prefixes=len(batch.prefixes))
