@@ -199,8 +199,8 @@ def choose_precision(
     return faster_precision(policy, feed.collate([feed.stream.record(i) for i in rows]) | dict(mean_own=float(feed.stream.facts.own[rows].sum())))
 
 # %% ../../nbs/70_train/00_sft.ipynb #afb2d2e0
-STRATEGIES = dict(auto=lambda: 'auto', ddp=lambda: DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True),
-                  fsdp=lambda: ModelParallelStrategy(data_parallel_size='auto', tensor_parallel_size=1, save_distributed_checkpoint=False))
+STRATEGIES = dict(auto=lambda c: 'auto', ddp=lambda c: DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True),
+                  fsdp=lambda c: ModelParallelStrategy(data_parallel_size=c.devices * c.nodes, tensor_parallel_size=1, save_distributed_checkpoint=False))
 
 def make_trainer(
     config: SFTConfig,
@@ -214,7 +214,7 @@ def make_trainer(
     c = config
     if c.strategy not in STRATEGIES: raise ValueError(f'no strategy {c.strategy!r}; there are {", ".join(STRATEGIES)}')
     return L.Trainer(
-        max_steps=c.steps, max_epochs=-1, accelerator=c.accelerator, devices=c.devices, num_nodes=c.nodes, strategy=STRATEGIES[c.strategy](), precision=precision,
+        max_steps=c.steps, max_epochs=-1, accelerator=c.accelerator, devices=c.devices, num_nodes=c.nodes, strategy=STRATEGIES[c.strategy](c), precision=precision,
         accumulate_grad_batches=c.accumulate, callbacks=[Speed(c.log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every), *([TQDMProgressBar(leave=True)] if progress else [])],
         logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=c.log_every), TensorBoardLogger(path, name='tensorboard', version='')], log_every_n_steps=c.log_every,
         val_check_interval=c.validate_every * c.accumulate if validate else None, check_val_every_n_epoch=None if validate else 1, limit_val_batches=None if validate else 0,
