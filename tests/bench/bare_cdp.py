@@ -8,17 +8,28 @@ from PIL import Image
 from uitars_nb.sandbox.chromium import find_chromium, flags
 
 
+def ask(port, what): return json.load(urllib.request.urlopen(f'http://127.0.0.1:{port}/json/{what}'))
+
+
+def new_page(port, **how):
+    "The address of a new blank page's websocket."
+    browser = websocket.create_connection(ask(port, 'version')['webSocketDebuggerUrl'], suppress_origin=True)
+    browser.send(json.dumps(dict(id=1, method='Target.createTarget', params=dict(url='about:blank', **how))))
+    while (made := json.loads(browser.recv())).get('id') != 1: pass
+    browser.close()
+    return f'ws://127.0.0.1:{port}/devtools/page/{made["result"]["targetId"]}'
+
+
 @contextlib.contextmanager
-def chromium(size):
+def chromium(size, on_demand=False):
     "A Chromium with the project's flags and a debugging port; gives the address of a blank page's websocket."
     folder = tempfile.mkdtemp()
-    ours = [f for f in flags() if f != '--remote-debugging-pipe']
+    ours = [f for f in flags(on_demand=on_demand) if f != '--remote-debugging-pipe']
     process = subprocess.Popen([find_chromium(), *ours, f'--user-data-dir={folder}', '--remote-debugging-port=0', '--window-size=%d,%d' % size, 'about:blank'],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
-        port = next(line for line in process.stderr if 'DevTools listening' in line).split('/')[2]
-        pages = json.load(urllib.request.urlopen(f'http://{port}/json'))
-        yield next(p for p in pages if p['type'] == 'page')['webSocketDebuggerUrl']
+        port = next(line for line in process.stderr if 'DevTools listening' in line).split('/')[2].split(':')[1]
+        yield new_page(port, enableBeginFrameControl=on_demand)
     finally:
         process.kill()
         process.wait()
@@ -28,8 +39,9 @@ def chromium(size):
 class Bare:
     "A blocking client: `call` waits for its answer, `send` does not."
     def __init__(self, address, size):
-        self.ws, self.ids = websocket.create_connection(address, suppress_origin=True, skip_utf8_validation=True), itertools.count(1)
+        self.ws, self.ids, self.answers = websocket.create_connection(address, suppress_origin=True, skip_utf8_validation=True), itertools.count(1), {}
         self.call('Page.enable')
+        for domain in ('DOM', 'Overlay'): self.call(f'{domain}.enable')  # mouse moves do not wait for frames
         self.call('Emulation.setDeviceMetricsOverride', width=size[0], height=size[1], deviceScaleFactor=1, mobile=False)
 
     def send(self, method, **params):
@@ -38,8 +50,10 @@ class Bare:
         return id
 
     def wait(self, id):
-        while (message := json.loads(self.ws.recv())).get('id') != id: pass
-        return message['result']
+        while id not in self.answers:
+            message = json.loads(self.ws.recv())
+            if 'id' in message: self.answers[message['id']] = message['result']
+        return self.answers.pop(id)
 
     def call(self, method, **params): return self.wait(self.send(method, **params))
 
@@ -49,19 +63,29 @@ class Bare:
         self.call('Page.navigate', url=url)
         while json.loads(self.ws.recv()).get('method') != 'Page.loadEventFired': pass
 
-    def step(self, x, y, do):
-        "Click and look: `do` is `call` (each command waits for its answer) or `send` (all leave at once)."
-        for type, count in ('mouseMoved', 0), ('mousePressed', 1), ('mouseReleased', 1):
-            do('Input.dispatchMouseEvent', type=type, x=x, y=y, button='left' if count else 'none', buttons=int(type == 'mousePressed'), clickCount=count)
-        shot = self.call('Page.captureScreenshot', format='png', optimizeForSpeed=True)
-        return np.asarray(Image.open(io.BytesIO(base64.b64decode(shot['data']))).convert('RGB'))
+    def click(self, x, y, do):
+        "What `do` gives for each command of a click."
+        return [do('Input.dispatchMouseEvent', type=type, x=x, y=y, button='left' if count else 'none', buttons=int(type == 'mousePressed'), clickCount=count)
+            for type, count in (('mouseMoved', 0), ('mousePressed', 1), ('mouseReleased', 1))]
 
-    def steps(self, n, x, y, pipelined):
+    def shoot(self):
+        "Base64 of a screenshot, as Chromium takes it by itself."
+        return self.call('Page.captureScreenshot', format='png', optimizeForSpeed=True)['data']
+
+    def step(self, x, y, how):
+        "Click and look. `sequential`: each command waits for its answer. `pipelined`: all leave at once. `frames`: at once, then a frame on demand when they are answered."
+        sent = self.click(x, y, self.call if how == 'sequential' else self.send)
+        if how == 'frames':
+            for id in sent: self.wait(id)
+        data = self.call('HeadlessExperimental.beginFrame', screenshot=dict(format='png', optimizeForSpeed=True))['screenshotData'] if how == 'frames' else self.shoot()
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert('RGB'))
+
+    def steps(self, n, x, y, how):
         "Milliseconds of `n` steps."
-        do, times = self.send if pipelined else self.call, []
+        times = []
         for _ in range(n):
             t = time.perf_counter()
-            image = self.step(x, y, do)
+            image = self.step(x, y, how)
             times.append(1000 * (time.perf_counter() - t))
         assert image.ndim == 3
         return times

@@ -19,6 +19,7 @@ from tests.bench.peers.client import MissingPeer, Peer
 TASK = 'miniwob/click-test-2'
 SPOT = 80, 25  # on the instruction: a click there changes nothing and does not end the episode
 POOL = dict(browsers=2, pages=2)
+BARE = 'cdp_sequential', 'cdp_pipelined', 'cdp_frames'
 ROUNDS = dict(quick=6, default=12, full=24)
 COMMAND = 'python -m tests.bench peers'
 
@@ -58,13 +59,14 @@ class Ours:
 
 @contextlib.contextmanager
 def bare_loop():
-    "A bare DevTools client at the same page, its episode started."
+    "Bare DevTools clients at the same page, its episode started: of a Chromium that draws by itself, and of one that draws on demand."
     page = pathlib.Path(miniwob.__file__).parent/'html/miniwob'/f'{TASK.split("/")[1]}.html'
-    with chromium(tasks.BROWSER.size) as address:
-        bare = Bare(address, tasks.BROWSER.size)
-        bare.goto(page.as_uri())
-        bare.evaluate('core.EPISODE_MAX_TIME = 1e9; Math.seedrandom(1); core.startEpisodeReal()')
-        yield bare
+    with contextlib.ExitStack() as stack:
+        bares = [Bare(stack.enter_context(chromium(tasks.BROWSER.size, on_demand)), tasks.BROWSER.size) for on_demand in (False, True)]
+        for bare in bares:
+            bare.goto(page.as_uri())
+            bare.evaluate('core.EPISODE_MAX_TIME = 1e9; Math.seedrandom(1); core.startEpisodeReal()')
+        yield bares
 
 
 async def episodes(pool, specs):
@@ -83,8 +85,10 @@ async def episodes(pool, specs):
 
 def step_arms(ours, bare, selenium, browsergym):
     "Who clicks and looks, and how often in a round; slow ones less often."
-    async def loop(pipelined): return bare.steps(20, *SPOT, pipelined)
-    arms = dict(ours=lambda: ours.step(20, *SPOT), cdp_sequential=lambda: loop(False), cdp_pipelined=lambda: loop(True))
+    async def loop(client, how): return client.steps(20, *SPOT, how)
+    itself, on_demand = bare
+    arms = dict(ours=lambda: ours.step(20, *SPOT), cdp_sequential=lambda: loop(itself, 'sequential'), cdp_pipelined=lambda: loop(itself, 'pipelined'),
+        cdp_frames=lambda: loop(on_demand, 'frames'))
     if selenium: arms |= dict(selenium=lambda: selenium('step', n=8, x=SPOT[0], y=SPOT[1]), selenium_no_dom=lambda: selenium('step', n=8, x=SPOT[0], y=SPOT[1], dom=False))
     if browsergym:
         x, y = (1.5 * o for o in SPOT)  # its page is enlarged
@@ -135,7 +139,7 @@ async def measure(rounds):
 def ratios(found):
     "The figures of issue 2 that the rounds give."
     step, reset, episode = (found.get(k, {}) for k in ('step', 'reset', 'episode'))
-    bar = min(('cdp_sequential', 'cdp_pipelined'), key=lambda name: typical(step[name]).value)  # the faster bare loop
+    bar = min(BARE, key=lambda name: typical(step[name]).value)  # the fastest bare loop
     pairs = dict(browser_step_vs_cdp=(step['ours'], step[bar]), browser_step_vs_selenium=(step.get('selenium'), step['ours']),
         browser_step_vs_browsergym=(step.get('browsergym_plain'), step['ours']), browser_reset_vs_selenium=(reset.get('selenium'), reset.get('ours')),
         browser_pool_vs_selenium=(episode.get('selenium'), episode.get('pool')))
