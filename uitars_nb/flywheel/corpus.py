@@ -26,7 +26,8 @@ def pack(
     array: np.ndarray,  # up to three axes, of one of `DTYPES`
 ) -> tuple[bytes, tuple[int, ...]]:
     "The bytes of an array, packed, and what `unpack` needs to know: its type and shape. Raises `ValueError` for another type."
-    if array.dtype.name not in DTYPES or array.ndim > 3: raise ValueError(f'an array of {array.dtype.name} with {array.ndim} axes cannot be kept: up to three axes, of {", ".join(DTYPES)}')
+    if array.dtype.name not in DTYPES or array.ndim > 3:
+        raise ValueError(f'an array of {array.dtype.name} with {array.ndim} axes cannot be kept: up to three axes, of {", ".join(DTYPES)}')
     form = (DTYPES.index(array.dtype.name), *array.shape, *[-1] * (3 - array.ndim))
     return CODEC.compress(np.ascontiguousarray(array), asbytes=True), form
 
@@ -72,7 +73,8 @@ def shard_arrays(
     goals = {f'target.{k}': np.int32([t.get(k, -1) for t in targets]) for k in sorted({k for t in targets for k in t})}
     return dict(ids=np.concatenate(filling.ids).astype(np.int32), ids_at=begins(length), own=np.int32(own), seed=np.int64(seed),
                 task=np.int32([names.index(o) for o in task]), image=np.int32(sum(filling.images, [])), image_at=begins(map(len, filling.images)),
-                form=np.int32([form for _, form in filling.blobs]).reshape(-1, 4), blob=np.frombuffer(b''.join(blobs), np.uint8), blob_at=begins(map(len, blobs)), **goals), names
+                form=np.int32([form for _, form in filling.blobs]).reshape(-1, 4),
+                blob=np.frombuffer(b''.join(blobs), np.uint8), blob_at=begins(map(len, blobs)), **goals), names
 
 # %% ../../nbs/60_flywheel/22_corpus.ipynb #ff1786f0
 def vocabulary(
@@ -153,7 +155,8 @@ class Corpus:
         if not self.shards: raise ValueError(f'{self.path.name} holds no shards: write them with write_corpus')
         self.facts, self.first = check_split(join_facts([o.facts for o in self.shards]), split), begins(len(o.facts) for o in self.shards)
         if found := {o.meta['vocabulary'] for o in self.shards} - {vocabulary} if vocabulary else ():
-            raise ValueError(f'{self.path.name} was written for vocabulary {", ".join(sorted(found))}, and the policy has {vocabulary}: write it anew with the policy')
+            raise ValueError(f'{self.path.name} was written for vocabulary {", ".join(sorted(found))}, '
+                             f'and the policy has {vocabulary}: write it anew with the policy')
 
     def __len__(self): return len(self.facts)
 

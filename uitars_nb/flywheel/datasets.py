@@ -59,10 +59,11 @@ def say(
     "The step as the policy would have said it, points where it can name them."
     if speaks(policy, step.completion) or not step.actions: return step
     actions = tuple(map(snapped, step.actions)) if names_points(policy) else step.actions
-    text, end = policy.dialect.write(step.thought, actions, step.observation.screenshot.shape[1::-1]), policy.processor.tokenizer.eos_token_id
-    ids = np.append(policy.encode(text), end).astype(np.int32)
+    text = policy.dialect.write(step.thought, actions, step.observation.screenshot.shape[1::-1])
+    ids = np.append(policy.encode(text), policy.processor.tokenizer.eos_token_id).astype(np.int32)
     none = np.zeros(0, np.int32)
-    return replace(step, actions=actions, completion=Completion(policy.decode(ids), none, ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32)))
+    said = Completion(policy.decode(ids), none, ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32))
+    return replace(step, actions=actions, completion=said)
 
 # %% ../../nbs/60_flywheel/20_datasets.ipynb #2075f806
 def prompt_of(

@@ -86,7 +86,8 @@ def of_split(
     return specs
 
 def _readable(split):
-    if split not in ('train', 'validation'): raise ValueError(f"examples are read from the 'train' or the 'validation' split, not from {split!r}: test seeds are only played")
+    if split in ('train', 'validation'): return
+    raise ValueError(f"examples are read from the 'train' or the 'validation' split, not from {split!r}: test seeds are only played")
 
 # %% ../../nbs/60_flywheel/18_records.ipynb #5527a7da
 def check_split(

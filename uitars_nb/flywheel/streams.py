@@ -80,15 +80,18 @@ class Stream:
         seed: int = 0,
         pool: int = 64,                                # batches that are dealt together
     ):
-        if weights and set(weights) != set(sources): raise ValueError(f'weights are for {", ".join(weights)}, and the sources are {", ".join(sources)}')
+        if weights and set(weights) != set(sources):
+            raise ValueError(f'weights are for {", ".join(weights)}, and the sources are {", ".join(sources)}')
         self.sources, self.batch, self.seed, self.pool = dict(sources), batch, seed, pool
         self.facts, self.first = join_facts([o.facts for o in sources.values()]), begins(map(len, sources.values()))
         self.quotas = quotas([weights[k] if weights else len(o) for k, o in sources.items()], pool * batch)
-        if empty := [k for q, (k, o) in zip(self.quotas, sources.items()) if q and not len(o)]: raise ValueError(f'{empty[0]} holds no records')
+        if empty := [k for q, (k, o) in zip(self.quotas, sources.items()) if q and not len(o)]:
+            raise ValueError(f'{empty[0]} holds no records')
         self._pool = lru_cache(4)(self._make_pool)
 
     def _make_pool(self, c):
-        parts = [a + draws(len(o), c * int(q), int(q), self.seed, s) for s, (a, q, o) in enumerate(zip(self.first, self.quotas, self.sources.values())) if q]
+        rows = enumerate(zip(self.first, map(int, self.quotas), self.sources.values()))
+        parts = [a + draws(len(o), c * q, q, self.seed, s) for s, (a, q, o) in rows if q]
         ids = np.concatenate(parts)
         return ids[deal(self.facts.length[ids], self.batch, np.random.default_rng((self.seed, len(self.quotas), c)))]
 
@@ -185,7 +188,8 @@ def loader(
     pin: bool = False,                  # pinned memory, for copies to a GPU
 ) -> DataLoader:
     "The batches of those numbers."
-    return DataLoader(batches, batch_size=None, sampler=numbers, num_workers=workers, pin_memory=pin, prefetch_factor=4 if workers else None, persistent_workers=workers > 0)
+    ahead = dict(prefetch_factor=4, persistent_workers=True) if workers else {}
+    return DataLoader(batches, batch_size=None, sampler=numbers, num_workers=workers, pin_memory=pin, **ahead)
 
 # %% ../../nbs/60_flywheel/24_streams.ipynb #2bf3356e
 @dataclass(frozen=True)

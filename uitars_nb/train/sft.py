@@ -213,10 +213,12 @@ def make_trainer(
     "Lightning's trainer for a run. Raises `ValueError` for an unknown strategy."
     c = config
     if c.strategy not in STRATEGIES: raise ValueError(f'no strategy {c.strategy!r}; there are {", ".join(STRATEGIES)}')
+    bar = [TQDMProgressBar(leave=True)] if progress else []
     return L.Trainer(
-        max_steps=c.steps, max_epochs=-1, accelerator=c.accelerator, devices=c.devices, num_nodes=c.nodes, strategy=STRATEGIES[c.strategy](c), precision=precision,
-        accumulate_grad_batches=c.accumulate, callbacks=[Speed(c.log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every), *([TQDMProgressBar(leave=True)] if progress else [])],
-        logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=c.log_every), TensorBoardLogger(path, name='tensorboard', version='')], log_every_n_steps=c.log_every,
+        max_steps=c.steps, max_epochs=-1, accelerator=c.accelerator, devices=c.devices, num_nodes=c.nodes,
+        strategy=STRATEGIES[c.strategy](c), precision=precision, accumulate_grad_batches=c.accumulate,
+        callbacks=[Speed(c.log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every), *bar], log_every_n_steps=c.log_every,
+        logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=c.log_every), TensorBoardLogger(path, name='tensorboard', version='')],
         val_check_interval=c.validate_every * c.accumulate if validate else None, check_val_every_n_epoch=None if validate else 1, limit_val_batches=None if validate else 0,
         num_sanity_val_steps=0, use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=progress, enable_model_summary=False, default_root_dir=path)
 
@@ -238,10 +240,13 @@ def fit(
     feed = Feed(stream, policy.processor, config.accumulate, config.workers, validation, multiple=8 if torch.cuda.is_available() else 1)
     known = read_json(path/'config.json', {}).get('versions', {})
     precision = known.get('precision') or choose_precision(policy, config, feed)
-    made = Run(path, dict(asdict(config), records=stream.first.tolist(), weights=dict(weights or {}), policy=policy.name), dict(precision=precision))
+    parameters = dict(asdict(config), records=stream.first.tolist(), weights=dict(weights or {}), policy=policy.name)
+    made = Run(path, parameters, dict(precision=precision))
     online = [Online(policy, evaluate, config.online_every)] if evaluate else []
     trainer = make_trainer(config, path, precision, [*callbacks, *online], bool(config.validate_every and validation is not None), progress)
-    with warnings.catch_warnings(action='ignore'): trainer.fit(SFT(policy, config, feed.names), feed, ckpt_path=last if (last := path/'last.ckpt').exists() else None)
+    last = path/'last.ckpt'
+    with warnings.catch_warnings(action='ignore'):
+        trainer.fit(SFT(policy, config, feed.names), feed, ckpt_path=last if last.exists() else None)
     return _finish(trainer, policy, made)
 
 def _finish(trainer, policy, made):
