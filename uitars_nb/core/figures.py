@@ -52,7 +52,8 @@ GOALS = {
     'store_ms_per_step':             Goal('writing a step, against a PNG file a step', None, 'ms', 'lower'),
     'engine_vs_generate_16':         Goal('decisions a second at 16 sessions, against sequential `generate`', 3, 'x'),
     'engine_vs_generate_1':          Goal('the same at one session', 1, 'x'),
-    'engine_overhead':               Goal("the engine's time in anything but the model's forward passes", .1, 'of its time', 'lower')}
+    'engine_overhead':               Goal("the engine's time in anything but the model's forward passes", .1, 'of its time', 'lower'),
+    'sft_overhead':                  Goal('a training step, against forward and backward passes alone', 1.1, 'x its time', 'lower')}
 
 # %% ../../nbs/00_core/40_figures.ipynb #5c15bd4f
 class Interval(NamedTuple):
