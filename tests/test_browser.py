@@ -32,7 +32,7 @@ async def browser():
 @pytest_asyncio.fixture(loop_scope='module')
 async def session(browser, tmp_path):
     (tmp_path/'notes.txt').write_text('hello')
-    session = BrowserSession(browser, BrowserConfig(size=SIZE, uploads=(str(tmp_path/'notes.txt'),), timeout=5))
+    session = BrowserSession(browser, BrowserConfig(size=SIZE, uploads=(str(tmp_path/'notes.txt'),), timeout=10))
     await session.reset()
     yield session
     await session.close()
@@ -365,10 +365,10 @@ async def test_download(session, server):
 
 async def test_print_and_permissions_do_not_hang(session, server):
     await session.goto(server + '/')
-    await asyncio.wait_for(session.evaluate('window.print(), 1'), 3)
+    await asyncio.wait_for(session.evaluate('window.print(), 1'), 20)
     states = await asyncio.wait_for(session.evaluate('''Promise.all([Notification.requestPermission(),
         new Promise(r => navigator.geolocation.getCurrentPosition(() => r("given"), e => r("denied"))),
-        navigator.mediaDevices.getUserMedia({audio: true}).then(() => "given", () => "denied")])'''), 4)
+        navigator.mediaDevices.getUserMedia({audio: true}).then(() => "given", () => "denied")])'''), 20)
     assert states[1:] == ['denied'] * 2 and states[0] in ('denied', 'default')
     assert (await session.observe()).title == 'Served'
 
@@ -459,7 +459,7 @@ async def test_killed_browser():
     waiting = asyncio.create_task(session.evaluate('new Promise(() => 0)'))
     await asyncio.sleep(.1)
     browser.kill()
-    assert await asyncio.wait_for(failure(waiting), 2) == StopReason.ENV_CRASH
+    assert await asyncio.wait_for(failure(waiting), 20) == StopReason.ENV_CRASH
     assert await failure(session.observe()) == StopReason.ENV_CRASH
     assert await failure(session.reset()) == StopReason.ENV_RESET
     await session.close()

@@ -7,7 +7,7 @@ import pytest, pytest_asyncio
 
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
-from uitars_nb.sandbox.chromium import find_chromium, launch
+from uitars_nb.sandbox.chromium import launch
 from uitars_nb.sandbox.clock import ClockConfig
 
 PAGES = Path(__file__).parents[1]/'sandboxes/pages/clock'

@@ -65,7 +65,7 @@ class Page:
         cdp.on('Page.navigatedWithinDocument', lambda params: self._loading(params, False))
         cdp.on('Page.loadEventFired', self._loaded)
         cdp.on('Inspector.targetCrashed', lambda params: self._crash())
-        cdp.on('Runtime.bindingCalled', lambda params: self.beside(self.draw()))
+        cdp.on('Runtime.bindingCalled', lambda params: params['name'] == DRAW and self.beside(self.draw()))
 
     def _future(self): return asyncio.get_running_loop().create_future()
 
