@@ -1,4 +1,5 @@
 "The command line as a user meets it: in processes of its own."
+import json
 import os
 import re
 import subprocess
@@ -120,3 +121,17 @@ def test_sandbox_complains_before_it_starts_anything():
     assert 'did you mean miniwob/click-test' in complaint('sandbox', 'miniwob/click-tset')
     assert 'no action' in complaint('sandbox', 'miniwob/click-test', '--act', 'clock()')
     assert '--oracle acts by itself' in complaint('sandbox', 'miniwob/click-test', '--oracle', '--act', 'wait()')
+
+
+@pytest.mark.timeout(400)
+def test_the_main_job_plays_reports_and_resumes(tmp_path):
+    "At its smallest: one task, one episode each; a second call plays nothing and leaves the same report."
+    words = ['run', '--suite', 'miniwob/click-test', '--episodes', 1, '--out', tmp_path/'run', '--report', tmp_path/'report', '--browsers', 1]
+    seen = []
+    for _ in range(2):
+        status, out, err = cli(*words, cwd=Path(__file__).parents[1])
+        assert status == 0 and '1 episodes, 0 environment failures' in out, out + err
+        seen.append({p.name: p.read_bytes() for p in (tmp_path/'report').iterdir() if p.is_file()})
+    assert set(seen[0]) == {'suite.ipynb', 'episodes.csv', 'success.svg', 'stops.svg', 'cost.svg'}
+    assert seen[0] == seen[1]
+    assert [json.loads(row)['episodes'] for row in (tmp_path/'run'/'oracle'/'metrics.jsonl').read_text().splitlines()] == [1, 0]

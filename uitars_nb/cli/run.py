@@ -55,6 +55,7 @@ def experiment(
     if not path.exists(): raise FileNotFoundError(f'{path} is not here: run this in a checkout of the repository, where the experiments are')
     return path
 
+# %% ../../nbs/90_cli/10_run.ipynb #b24144ed
 def run_notebook(
     name: str,         # of a notebook in nbs/experiments
     report: Path,      # the executed notebook goes here

@@ -7,7 +7,7 @@ __all__ = ['Recipe', 'plan', 'by_task', 'scores', 'evaluate', 'summarise', 'read
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #55da97f5
 import json, time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -90,6 +90,7 @@ def _kept(store):
     index = store.index()
     return {id: StopReason(stop) for id, stop in zip(index.id, index.stop)}
 
+# %% ../../nbs/80_evaluation/10_evaluate.ipynb #b0c88a7c
 def summarise(
     run: Run,
     store: Store,

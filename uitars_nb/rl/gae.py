@@ -59,6 +59,25 @@ class Advantages(NamedTuple):
     adv_BT: Tensor
     ret_BT: Tensor
 
+def _check(reward_BT, value_BT, own_BT, last_value_B):
+    shapes = [tuple(o.shape) for o in (reward_BT, value_BT, own_BT)]
+    if own_BT.dim() != 2 or len({*shapes}) > 1: raise ValueError(f'rewards, values and own are all of one shape (B, T), not {", ".join(map(str, shapes))}')
+    if own_BT.dtype != torch.bool: raise ValueError(f'own says yes or no: it is bool, not {own_BT.dtype}')
+    if last_value_B is not None and last_value_B.shape != own_BT.shape[:1]: raise ValueError(f'last values are one a row, ({len(own_BT)},), not {tuple(last_value_B.shape)}')
+
+def _next(value_N, stack, last_value_B):
+    last_N = torch.zeros_like(value_N) if last_value_B is None else last_value_B[stack.row_N].to(value_N.dtype)
+    return torch.where(stack.after_N == 0, last_N, value_N.roll(-1))
+
+def _carried(delta_N, coef, stack):
+    coef_B = torch.as_tensor(coef, dtype=delta_N.dtype, device=delta_N.device).expand(len(stack.rank_B))[stack.rank_B]
+    stacked_N = torch.empty_like(delta_N).index_copy_(0, stack.place_N, delta_N)
+    return discounted_sum(stacked_N, coef_B, stack.sizes)[stack.place_N]
+
+def _spread(x_N, own_BT):
+    return torch.zeros(own_BT.shape, dtype=x_N.dtype, device=x_N.device).masked_scatter_(own_BT, x_N)
+
+# %% ../../nbs/50_rl/00_gae.ipynb #2e736ad2
 @torch.no_grad()
 def gae(
     reward_BT: Tensor,                           # after each token; only those of own tokens count
@@ -78,24 +97,6 @@ def gae(
     if length_adaptive_alpha is not None: gae_lambda_policy = length_adaptive_lambda(own_BT.sum(1).to(dtype), length_adaptive_alpha)
     adv_N, value_adv_N = (_carried(delta_N.to(dtype), gamma * lam, stack) for lam in (gae_lambda_policy, gae_lambda_value))
     return Advantages(_spread(adv_N, own_BT), _spread(value_adv_N + value_N, own_BT))
-
-def _check(reward_BT, value_BT, own_BT, last_value_B):
-    shapes = [tuple(o.shape) for o in (reward_BT, value_BT, own_BT)]
-    if own_BT.dim() != 2 or len({*shapes}) > 1: raise ValueError(f'rewards, values and own are all of one shape (B, T), not {", ".join(map(str, shapes))}')
-    if own_BT.dtype != torch.bool: raise ValueError(f'own says yes or no: it is bool, not {own_BT.dtype}')
-    if last_value_B is not None and last_value_B.shape != own_BT.shape[:1]: raise ValueError(f'last values are one a row, ({len(own_BT)},), not {tuple(last_value_B.shape)}')
-
-def _next(value_N, stack, last_value_B):
-    last_N = torch.zeros_like(value_N) if last_value_B is None else last_value_B[stack.row_N].to(value_N.dtype)
-    return torch.where(stack.after_N == 0, last_N, value_N.roll(-1))
-
-def _carried(delta_N, coef, stack):
-    coef_B = torch.as_tensor(coef, dtype=delta_N.dtype, device=delta_N.device).expand(len(stack.rank_B))[stack.rank_B]
-    stacked_N = torch.empty_like(delta_N).index_copy_(0, stack.place_N, delta_N)
-    return discounted_sum(stacked_N, coef_B, stack.sizes)[stack.place_N]
-
-def _spread(x_N, own_BT):
-    return torch.zeros(own_BT.shape, dtype=x_N.dtype, device=x_N.device).masked_scatter_(own_BT, x_N)
 
 # %% ../../nbs/50_rl/00_gae.ipynb #1c136451
 def place_rewards(

@@ -52,6 +52,7 @@ class Shaping:
         if not 0 < self.reach < 1: raise ValueError(f'the terms may take a part of half the gap: 0 < reach < 1, not {self.reach}')
         if min(self.form, self.steps, self.overlong) < 0: raise ValueError('weights are 0 or above; the terms are negative by themselves')
 
+# %% ../../nbs/50_rl/20_shaping.ipynb #d23662ff
 def shape(
     outcome_B: Tensor,
     extra_B: Tensor,              # the sum of the weighted terms
