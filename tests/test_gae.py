@@ -1,10 +1,14 @@
 "GAE against the equation written out, against scipy's filter, and against torchrl where it is installed."
+import math
+
 import numpy as np
 import pytest, torch
 from hypothesis import given, settings, strategies as st
 from scipy.signal import lfilter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from uitars_nb.rl.gae import gae, layers, length_adaptive_lambda, place_rewards
+from uitars_nb.rl.gae import discounted_sum, gae, length_adaptive_lambda, place_rewards
 
 NAN = float('nan')
 unit = st.floats(0, 1)
@@ -20,11 +24,11 @@ def brute(rewards, values, last, gamma, lam):
 
 @st.composite
 def batches(draw):
-    "Rewards, values, own tokens and last values of a ragged batch with gaps, padding, single tokens and empty rows; what is not own is NaN."
+    "Rewards, values, own tokens and last values of a ragged batch with gaps, padding, single tokens and empty rows; values that are not own are NaN."
     b, t = draw(st.integers(1, 4)), draw(st.integers(1, 12))
     own = torch.tensor(draw(st.lists(st.lists(st.booleans(), min_size=t, max_size=t), min_size=b, max_size=b)))
-    fill = lambda: torch.tensor(draw(st.lists(st.lists(number, min_size=t, max_size=t), min_size=b, max_size=b)), dtype=torch.float64).masked_fill(~own, NAN)
-    return fill(), fill(), own, torch.tensor(draw(st.lists(number, min_size=b, max_size=b)), dtype=torch.float64)
+    fill = lambda empty: torch.tensor(draw(st.lists(st.lists(number, min_size=t, max_size=t), min_size=b, max_size=b)), dtype=torch.float64).masked_fill(~own, empty)
+    return fill(0.), fill(NAN), own, torch.tensor(draw(st.lists(number, min_size=b, max_size=b)), dtype=torch.float64)
 
 
 @settings(max_examples=150)
@@ -66,7 +70,7 @@ def test_gaps_and_padding_change_nothing(batch, extra):
     wide = torch.arange(t) * (extra + 1)
     def strewn(x, empty): return torch.full((b, t * (extra + 1)), empty, dtype=x.dtype).index_copy_(1, wide, x).flip(0)
     plain = gae(rewards, values, own, last, .9, .8, .7)
-    other = gae(strewn(rewards, NAN), strewn(values, NAN), strewn(own, False), last.flip(0), .9, .8, .7)
+    other = gae(strewn(rewards, 0.), strewn(values, NAN), strewn(own, False), last.flip(0), .9, .8, .7)
     for x, y in zip(plain, other): torch.testing.assert_close(x, y.flip(0)[:, wide])
 
 
@@ -123,12 +127,54 @@ def test_lambda_stays_below_one():
     assert ((0 <= lam) & (lam < 1)).all() and lam[:4].eq(0).all() and lam[4] > 0
 
 
-@given(batches())
-def test_layers_are_a_permutation(batch):
-    own = batch[2]
-    stack = layers(own)
-    assert sorted(stack.place_N.tolist()) == list(range(int(own.sum()))) and sum(stack.sizes) == int(own.sum())
-    assert stack.sizes == sorted(stack.sizes, reverse=True)
+@settings(max_examples=30)
+@given(st.integers(0, 3 * 64**2), st.integers(0, 2**32 - 1))
+def test_blocks_are_joined_at_every_length(n, seed):
+    "Lines of up to three levels of blocks, coefficients of any size up to 1 with ends strewn in, against the loop."
+    rng = np.random.default_rng(seed)
+    x, coef = rng.normal(size=n), rng.uniform(size=n) ** .01 * (rng.uniform(size=n) > .002)
+    expected, after = np.zeros(n), 0.
+    for i in reversed(range(n)): expected[i] = after = x[i] + coef[i] * after
+    np.testing.assert_allclose(discounted_sum(torch.tensor(x), torch.tensor(coef)), expected, atol=1e-9)
+
+
+def test_trajectories_do_not_touch():
+    "Rows of a long batch, alone and in company."
+    gen = torch.Generator().manual_seed(0)
+    r, v = torch.randn(2, 40, 300, generator=gen, dtype=torch.float64)
+    own = torch.arange(300) < torch.randint(0, 301, (40,), generator=gen)[:, None]
+    r = r * own
+    together = gae(r, v, own, length_adaptive_alpha=.05)
+    for b in range(40):
+        alone = gae(r[b:b + 1], v[b:b + 1], own[b:b + 1], length_adaptive_alpha=.05)
+        for x, y in zip(together, alone): torch.testing.assert_close(x[b], y[0], atol=1e-12, rtol=0)
+
+
+class Largest(TorchDispatchMode):
+    "Bytes of the largest result, and of all results, of what runs inside."
+    largest = total = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for o in tree_leaves(out):
+            if isinstance(o, torch.Tensor) and not o._is_view(): self.largest, self.total = max(self.largest, o.nbytes), self.total + o.nbytes
+        return out
+
+
+def test_memory_is_linear():
+    "Four times as many trajectories, and trajectories four times as long, take four times as much; no single result is larger than ids of the padded batch."
+    def taken(b, t):
+        own = torch.arange(t) < torch.linspace(t // 25, t, b)[:, None]
+        with Largest() as seen: gae(torch.zeros(b, t), torch.ones(b, t), own, length_adaptive_alpha=.05)
+        return seen, b * t
+    small, n = taken(64, 512)
+    for more in (taken(256, 512), taken(64, 2048)):
+        assert more[0].total <= 4.4 * small.total and more[0].largest <= 8 * more[1]
+
+
+@pytest.mark.parametrize('rewards, values, says', [([0., 1, 0], [0., 0, 0], 'not the policy'), ([0., 0, NAN], [0., 0, 0], 'not a finite'), ([0., 0, 0], [0., 0, math.inf], 'not a finite')])
+def test_what_would_spoil_a_batch_is_refused(rewards, values, says):
+    with pytest.raises(ValueError, match=says): gae(torch.tensor([rewards]), torch.tensor([values]), torch.tensor([[True, False, True]]))
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=3), st.data())

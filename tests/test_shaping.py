@@ -1,109 +1,187 @@
-"Shaping: the outcome dominates whatever the terms, and potentials leave the best policy the best."
+"Shaping against its bounds, its formulas written out, and small decision processes solved exactly."
+import itertools
+
 import numpy as np
-import pytest, torch
-from hypothesis import assume, given, settings, strategies as st
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
 
 from uitars_nb.rl.gae import gae, place_rewards
-from uitars_nb.rl.shaping import Shaping, format_term, overlong_term, potential_signals, shape, step_term, terms
+from uitars_nb.rl.shaping import PENALTIES, Shaping, levels, potential_rewards, shape_rewards, soft_overlong
 
-big = st.floats(-1e6, 1e6)
-counts = st.integers(0, 10**6)
-
-
-@given(st.floats(.01, 10), st.floats(.01, .99), big, big, st.floats(0, 1), st.floats(0, 1))
-def test_every_success_is_above_every_failure(gap, reach, extra_won, extra_lost, more, less):
-    "Outcomes at least `gap` apart, terms as large as they like."
-    won, lost = torch.tensor([gap + more, -less], dtype=torch.float64)[:, None]
-    shaped = shape(torch.cat([won, lost]), torch.tensor([extra_won, extra_lost], dtype=torch.float64), Shaping(gap=gap, reach=reach))
-    assert shaped[0] - shaped[1] >= gap * (1 - reach) * .999
+torch.set_num_threads(1)
+unit = st.floats(0, 1)
 
 
-@given(st.lists(st.floats(-2, 2), min_size=2, max_size=2, unique=True), st.floats(.01, 10), st.floats(.01, .99))
-def test_terms_keep_their_order_among_equal_outcomes(extra, gap, reach):
-    a, b = shape(torch.zeros(2, dtype=torch.float64), torch.tensor(extra, dtype=torch.float64), Shaping(gap=gap, reach=reach)).tolist()
-    assert (a <= b) if extra[0] < extra[1] else (a >= b)
+@st.composite
+def weights(draw):
+    "Five weights that stay below a success, and budgets of tokens."
+    parts = np.array(draw(st.lists(unit, min_size=5, max_size=5)))
+    parts = parts / max(parts.sum(), 1e-3) * draw(st.floats(0, .999))
+    most = draw(st.integers(1, 60))
+    return Shaping(*map(float, parts), max_tokens=most, cache_tokens=draw(st.integers(1, most)))
 
 
-def test_small_terms_are_hardly_squashed():
-    extra = torch.linspace(-.05, .05, 11, dtype=torch.float64)
-    torch.testing.assert_close(shape(torch.zeros_like(extra), extra), extra, atol=1e-3, rtol=0)
+@st.composite
+def episodes(draw):
+    "A batch of trajectories of 0 to 8 steps, padded; budgets may be overrun."
+    b, s = draw(st.integers(1, 4)), draw(st.integers(1, 8))
+    table = lambda kind: torch.tensor(draw(st.lists(st.lists(kind, min_size=s, max_size=s), min_size=b, max_size=b)))
+    steps = torch.tensor(draw(st.lists(st.integers(0, s), min_size=b, max_size=b)))
+    own = torch.arange(s) < steps[:, None]
+    return dict(malformed_BS=table(st.booleans()) & own, tokens_BS=table(st.integers(1, 30)) * own, signal_BS=table(st.floats(-2, 2)).double() * own,
+                max_steps_B=torch.tensor(draw(st.lists(st.integers(1, 10), min_size=b, max_size=b))))
 
 
-@given(counts, counts, counts, st.integers(1, 10**5), st.integers(1, 10**5))
-def test_terms_are_costs_within_one(good, bad, steps, limit, cache):
-    assume(cache <= limit)
-    one = lambda n: torch.tensor([n])
-    for term in (format_term(one(good), one(good + bad)), step_term(one(steps), one(limit)), overlong_term(one(steps), limit, cache)):
-        assert -1 <= float(term) <= 0 and torch.is_floating_point(term)
+@settings(max_examples=200)
+@given(episodes(), weights())
+def test_no_failure_is_worth_a_success(batch, shaping):
+    "Any trajectory of the batch with outcome 1 against any with outcome 0."
+    extra = shape_rewards(**batch, shaping=shaping).reward_BS.sum(1)
+    lowest = -sum(getattr(shaping, k) for k in PENALTIES)
+    assert (extra <= shaping.signal + 1e-9).all() and (extra >= lowest - 1e-9).all()
+    assert 1 + extra.min() - extra.max() >= shaping.margin - 1e-9 and shaping.margin > 0
 
 
-@given(st.integers(1, 500), st.integers(1, 500))
-def test_overlong_is_daps_formula(limit, cache):
-    assume(cache <= limit)
-    tokens = torch.arange(0, 2 * limit)
-    expected = [0 if n <= limit - cache else -1 if n > limit else (limit - cache - n) / cache for n in tokens.tolist()]
-    np.testing.assert_allclose(overlong_term(tokens, limit, cache), expected, atol=1e-6)
+def rewards_by_hand(malformed, tokens, signals, max_steps, w):
+    "One trajectory: what stands at each step, as the difference of two totals."
+    def total(k):
+        l, low = sum(tokens[:k]), w.max_tokens - w.cache_tokens
+        late = 0. if l <= low else min(1., (l - low) / w.cache_tokens)
+        bad, seen, paid = sum(malformed[:k]) / max_steps, sum(t > 0 for t in tokens[:k]) / max_steps, sum(signals[:k])
+        return w.signal * min(1., max(0., paid)) - w.format * min(1., bad) - w.length * min(1., l / w.max_tokens) - w.step * min(1., seen) - w.overlong * late
+    return [total(k + 1) - total(k) for k in range(len(tokens))]
 
 
-@given(st.integers(0, 20), st.integers(0, 20), st.integers(1, 40), st.integers(0, 5000))
-def test_the_sum_is_weighted(good, bad, budget, tokens):
-    s, one = Shaping(form=.3, steps=.2, overlong=.1, limit=2000, cache=500), lambda n: torch.tensor([n])
-    steps = good + bad
-    by_hand = .3 * (good / steps - 1 if steps else 0) - .2 * min(1, steps / budget) + .1 * min(0, max(-1, (1500 - tokens) / 500))
-    np.testing.assert_allclose(terms(s, one(good), one(steps), one(budget), one(tokens)), [by_hand], atol=1e-6)
+@given(episodes(), weights())
+def test_rewards_are_what_the_formulas_say(batch, shaping):
+    shaped = shape_rewards(**batch, shaping=shaping)
+    expected = [rewards_by_hand(*(o.tolist() for o in row), shaping) for row in zip(*batch.values())]
+    np.testing.assert_allclose(shaped.reward_BS, expected, atol=1e-9)
+    np.testing.assert_allclose(shaped.reward_BS.sum(1), sum(shaped.terms.values()), atol=1e-9)
+    assert shaped.reward_BS[batch['tokens_BS'] == 0].eq(0).all()
 
 
-@pytest.mark.parametrize('wrong', [dict(gap=0.), dict(gap=-1.), dict(reach=0.), dict(reach=1.), dict(reach=1.5), dict(form=-.1), dict(steps=-.1), dict(overlong=-.1)])
-def test_settings_that_could_outweigh_the_outcome_are_refused(wrong):
-    with pytest.raises(ValueError): Shaping(**wrong)
+@given(episodes(), weights(), st.integers(1, 4))
+def test_padding_changes_nothing(batch, shaping, more):
+    wide = {k: torch.nn.functional.pad(v, (0, more)) if k.endswith('_BS') else v for k, v in batch.items()}
+    a, b = shape_rewards(**batch, shaping=shaping), shape_rewards(**wide, shaping=shaping)
+    torch.testing.assert_close(b.reward_BS, torch.nn.functional.pad(a.reward_BS, (0, more)))
 
 
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=20), st.floats(.1, 1))
-def test_signals_telescope(phi, gamma):
-    signals = potential_signals(torch.tensor([phi], dtype=torch.float64), gamma)[0].numpy()
-    assert len(signals) == len(phi) - 1
-    np.testing.assert_allclose(sum(gamma ** s * f for s, f in enumerate(signals)), -phi[0], atol=1e-9)
+@given(episodes(), weights())
+def test_levels_are_shares(batch, shaping):
+    found = levels(**batch, shaping=shaping)
+    assert set(found) == {*PENALTIES, 'signal'}
+    assert all((0 <= v).all() and (v <= 1).all() for v in found.values())
+    assert all((v.diff(dim=1) >= 0).all() for k, v in found.items() if k != 'signal')
 
 
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=20), st.floats(.1, 1))
-def test_signals_of_cut_off_episodes_keep_the_last_potential(phi, gamma):
-    signals = potential_signals(torch.tensor([phi], dtype=torch.float64), gamma, torch.tensor([False]))[0].numpy()
-    np.testing.assert_allclose(sum(gamma ** s * f for s, f in enumerate(signals)), gamma ** len(signals) * phi[-1] - phi[0], atol=1e-9)
+def test_an_idle_step_does_not_make_a_malformed_one_cheaper():
+    only_format = Shaping(format=.5, overlong=0., signal=0.)
+    def total(replies):
+        malformed = torch.tensor([replies])
+        return shape_rewards(malformed, 5 * torch.ones_like(malformed).int(), torch.zeros(malformed.shape), torch.tensor([10]), only_format).reward_BS.sum()
+    assert total([True]) == total([True, False, False, False])
+    assert total([True, True]) < total([True])
 
 
-def optimal(reward, after, gamma):
-    "Values of each state and action of a deterministic episodic task, state n being the end."
-    n, q = len(reward), np.zeros(reward.shape)
-    for _ in range(3000):
-        v = np.append(q.max(1), 0.)
-        q, before = reward + gamma * v[after], q
-        if np.abs(q - before).max() < 1e-12: break
-    return q
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_rewards_keep_the_signals_precision(dtype):
+    shaped = shape_rewards(torch.zeros(1, 2).bool(), torch.ones(1, 2).int(), torch.zeros(1, 2, dtype=dtype), torch.tensor([5]))
+    assert {shaped.reward_BS.dtype, *(v.dtype for v in shaped.terms.values())} == {dtype}
 
 
-@settings(max_examples=50)
-@given(st.integers(0, 10**6), st.integers(2, 6), st.integers(2, 3), st.floats(.3, .95))
-def test_potentials_leave_every_choice_as_it_was(seed, n, k, gamma):
-    "In random tasks, with loops in them, shaped values are the plain ones minus the potential: the same actions are best in every state."
-    rng = np.random.default_rng(seed)
-    reward, after, phi = rng.normal(size=(n, k)), rng.integers(0, n + 1, (n, k)), np.append(rng.normal(scale=3, size=n), 9.)
-    pairs = torch.tensor(np.stack([np.broadcast_to(phi[:n, None], (n, k)), phi[after]], -1)).view(-1, 2)
-    signals = potential_signals(pairs, gamma, torch.tensor(after.reshape(-1) == n)).view(n, k).numpy()
-    plain, shaped = optimal(reward, after, gamma), optimal(reward + signals, after, gamma)
-    np.testing.assert_allclose(shaped, plain - phi[:n, None], atol=1e-6)
+@pytest.mark.parametrize('shape', [(0, 3), (2, 0)])
+def test_nothing_to_shape_is_no_fault(shape):
+    shaped = shape_rewards(torch.zeros(shape).bool(), torch.zeros(shape).int(), torch.zeros(shape), torch.ones(shape[0]).int())
+    assert shaped.reward_BS.shape == shape and all(v.eq(0).all() and len(v) == shape[0] for v in shaped.terms.values())
+
+
+@pytest.mark.parametrize('wrong, says', [
+    (dict(signal=.8, overlong=.2), 'below a success'), (dict(format=-.1), 'at least 0'), (dict(step=float('nan')), 'at least 0'),
+    (dict(cache_tokens=0), 'within the limit'), (dict(max_tokens=100, cache_tokens=101), 'within the limit')])
+def test_weights_that_break_the_promise_are_refused(wrong, says):
+    with pytest.raises(ValueError, match=says): Shaping(**wrong)
+
+
+@pytest.mark.parametrize('wrong, says', [
+    (dict(signal_BS=torch.tensor([[0., float('nan')]])), 'not a finite number'), (dict(signal_BS=torch.tensor([[0., .1]])), 'without own tokens'),
+    (dict(malformed_BS=torch.tensor([[False, True]])), 'without own tokens')])
+def test_what_cannot_be_placed_is_refused(wrong, says):
+    batch = dict(malformed_BS=torch.zeros(1, 2).bool(), tokens_BS=torch.tensor([[3, 0]]), signal_BS=torch.zeros(1, 2), max_steps_B=torch.tensor([5]))
+    with pytest.raises(ValueError, match=says): shape_rewards(**batch | wrong)
+
+
+@given(st.integers(0, 300), st.integers(1, 200), st.data())
+def test_soft_overlong_has_dapos_three_cases(length, most, data):
+    cache = data.draw(st.integers(1, most))
+    expected = 0 if length <= most - cache else (most - cache - length) / cache if length <= most else -1
+    assert soft_overlong(torch.tensor(length), most, cache).item() == pytest.approx(expected, abs=1e-6)
+
+
+class Process:
+    "A random decision process: a few states, the last of them the end, stochastic moves, rewards of any sign."
+    def __init__(self, seed, states=5, actions=3):
+        rng = np.random.default_rng(seed)
+        self.p = rng.dirichlet(np.full(states, .5), size=(states - 1, actions))   # (S-1, A, S)
+        self.r = rng.normal(size=(states - 1, actions, states))
+        self.phi, self.gamma = np.append(rng.normal(size=states - 1) * 3, 0.), rng.uniform(.3, .95)
+
+    def q_values(self, r):
+        "Optimal Q (S-1, A) by value iteration."
+        value = np.zeros(self.p.shape[2])
+        for _ in range(1000):
+            q = (self.p * (r + self.gamma * value)).sum(2)
+            value[:-1] = q.max(1)
+        return q
+
+    def shaped(self):
+        "Rewards with the potential's, each asked for as a trajectory of this one step: ended, or cut off in the next state."
+        r, end = self.r.copy(), self.p.shape[2] - 1
+        for s, to in itertools.product(range(end), range(end + 1)):
+            last = None if to == end else torch.tensor([self.phi[to]])
+            r[s, :, to] += potential_rewards(torch.tensor([[self.phi[s]]]), torch.tensor([1]), last, self.gamma).item()
+        return r
+
+
+@pytest.mark.parametrize('seed', range(10))
+def test_a_potential_leaves_the_optimum_alone(seed):
+    "Value iteration with and without: the same best actions, and every Q lower by the state's potential."
+    process = Process(seed)
+    plain, shaped = process.q_values(process.r), process.q_values(process.shaped())
+    np.testing.assert_array_equal(plain.argmax(1), shaped.argmax(1))
+    np.testing.assert_allclose(shaped, plain - process.phi[:-1, None], atol=1e-9)
+
+
+def test_an_ordinary_bonus_does_not():
+    "The check above can fail: the same numbers, paid on arrival, change what is best in most of these processes."
+    processes = [Process(seed) for seed in range(10)]
+    assert sum((o.q_values(o.r).argmax(1) != o.q_values(o.r + o.phi).argmax(1)).any() for o in processes) >= 5
+
+
+@given(st.data())
+def test_discounted_potentials_telescope(data):
+    "Whole trajectories of uneven length, ended or cut off: only first and last state are left; padding may hold anything."
+    b, s, gamma = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 8)), data.draw(st.floats(.1, 1))
+    numbers = lambda n: torch.tensor(data.draw(st.lists(st.floats(-5, 5), min_size=n, max_size=n)), dtype=torch.float64)
+    steps, last = torch.tensor(data.draw(st.lists(st.integers(1, s), min_size=b, max_size=b))), numbers(b)
+    phi = numbers(b * s).view(b, s).masked_fill(torch.arange(s) >= steps[:, None], float('nan'))
+    discount = gamma ** torch.arange(s, dtype=torch.float64)
+    cut, ended = (potential_rewards(phi, steps, o, gamma) for o in (last, None))
+    torch.testing.assert_close((discount * cut).sum(1), gamma ** steps.double() * last - phi[:, 0])
+    torch.testing.assert_close((discount * ended).sum(1), -phi[:, 0])
+    assert cut[torch.arange(s) >= steps[:, None]].eq(0).all()
 
 
 @given(st.integers(0, 10**6), st.booleans())
 def test_a_potential_only_moves_the_baseline(seed, ended):
-    "With gamma and lambda 1 the policy's advantages over a critic are those over the critic minus the potential: nothing is learned that the outcome does not say."
+    "The policy's advantages over a critic are those over the critic minus the potential: nothing is learned that the outcome does not say."
     gen = torch.Generator().manual_seed(seed)
     turn = torch.tensor([[0, 0, -1, 1, 1, 1, -1, -1, 2]])
     phi, value, outcome = (torch.randn(n, dtype=torch.float64, generator=gen) for n in (4, 9, 1))
-    over = torch.tensor([ended])
-    last = None if ended else torch.tensor([.7], dtype=torch.float64)
-    shaped_last = None if ended else last - phi[3:]
-    signal = potential_signals(phi[None], 1., over)
+    last, last_phi = (None, None) if ended else (torch.tensor([.7], dtype=torch.float64), phi[3:])
+    signal = potential_rewards(phi[None, :3], torch.tensor([3]), last_phi)
     plain = gae(place_rewards(turn, outcome), value[None], turn >= 0, last, gae_lambda_policy=1.)
-    potential = phi[turn.clamp(min=0)]
-    shaped = gae(place_rewards(turn, outcome, signal), value[None] - potential, turn >= 0, shaped_last, gae_lambda_policy=1.)
+    shaped = gae(place_rewards(turn, outcome, signal), value[None] - phi[turn.clamp(min=0)], turn >= 0, None if ended else last - last_phi, gae_lambda_policy=1.)
     torch.testing.assert_close(shaped.adv_BT, plain.adv_BT)

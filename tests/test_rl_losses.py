@@ -101,6 +101,29 @@ def test_parts_of_a_batch_add_up(mean, seed):
     torch.testing.assert_close(torch.autograd.grad(parts, logp)[0], whole)
 
 
+@given(seeds)
+def test_a_trajectory_may_lie_over_several_rows(seed):
+    "One row a trajectory, or a row for each of its decisions with the length of the whole: the same loss and gradient."
+    _, own, fill = batch(seed)
+    logp, old, adv = fill().requires_grad_(), fill(), fill()
+    total, length = int(own.any(1).sum()), own.sum(1)
+    whole = policy_loss(logp, old, adv, own, mean='sequence').loss
+    halves = [policy_loss(logp[:, s], old[:, s], adv[:, s], own[:, s], mean='sequence', total=total, length_B=length).loss for s in (slice(0, 2), slice(2, T))]
+    torch.testing.assert_close(sum(halves), whole)
+    torch.testing.assert_close(torch.autograd.grad(sum(halves), logp)[0], torch.autograd.grad(whole, logp)[0])
+    critic = [value_loss(logp[:, s], adv[:, s], own[:, s], mean='sequence', total=total, length_B=length) for s in (slice(0, 2), slice(2, T))]
+    torch.testing.assert_close(sum(critic), value_loss(logp, adv, own, mean='sequence'))
+
+
+@pytest.mark.parametrize('adv', [-1., 0., 1.])
+@pytest.mark.parametrize('gone', [-200., 200.])
+def test_ratios_out_of_range_leave_finite_gradients(gone, adv):
+    logp = torch.tensor([[gone, -1.]], requires_grad=True)
+    out = policy_loss(logp, torch.tensor([[0., -1.]]), torch.tensor([[adv, 1.]]), torch.ones(1, 2, dtype=torch.bool))
+    out.loss.backward()
+    assert all(o.isfinite() for o in out) and logp.grad.isfinite().all() and logp.grad[0, 1] == -.5
+
+
 @given(seed=seeds, cap=st.floats(1, 5))
 def test_stale_weights(seed, cap):
     _, own, fill = batch(seed)
@@ -138,6 +161,17 @@ def test_kl_estimate_is_unbiased_and_never_negative():
     estimates = kl_estimate(q.logits - p.logits)
     assert (estimates >= 0).all() and kl_estimate(torch.zeros(3)).eq(0).all()
     torch.testing.assert_close((p.probs * estimates).sum(), kl_divergence(p, q))
+
+
+def test_as_a_loss_the_kl_estimate_pulls_towards_the_reference():
+    "Its expected gradient is that of KL(reference || policy)."
+    gen = torch.Generator().manual_seed(2)
+    logits, ref = (torch.randn(6, dtype=torch.float64, generator=gen) for _ in range(2))
+    logits.requires_grad_()
+    logp, ref = logits.log_softmax(0), Categorical(logits=ref)
+    ours, = torch.autograd.grad((logp.exp().detach() * kl_estimate(ref.logits - logp)).sum(), logits, retain_graph=True)
+    theirs, = torch.autograd.grad(kl_divergence(ref, Categorical(logits=logits)), logits)
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_the_reported_divergence_is_from_the_old_policy():
