@@ -53,7 +53,8 @@ GOALS = {
     'engine_vs_generate_16':         Goal('decisions a second at 16 sessions, against sequential `generate`', 3, 'x'),
     'engine_vs_generate_1':          Goal('the same at one session', 1, 'x'),
     'engine_overhead':               Goal("the engine's time in anything but the model's forward passes", .1, 'of its time', 'lower'),
-    'sft_overhead':                  Goal('a training step, against forward and backward passes alone', 1.1, 'x its time', 'lower')}
+    'sft_overhead':                  Goal('a training step, against forward and backward passes alone', 1.1, 'x its time', 'lower'),
+    'gae_vs_torchrl':                Goal("GAE of 4,096 trajectories of 200-5,000 tokens, against torchrl's vectorised one", 1, 'x')}
 
 # %% ../../nbs/00_core/40_figures.ipynb #5c15bd4f
 class Interval(NamedTuple):
