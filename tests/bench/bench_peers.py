@@ -3,11 +3,12 @@ import argparse, asyncio, contextlib, itertools, pathlib, sys, time
 
 import miniwob
 
-from uitars_nb.agent.loop import OracleAgent, run_episode
+from uitars_nb.agent.loop import run_episode
 from uitars_nb.core.coordinates import to_grid
 from uitars_nb.core.figures import alternate, figure, machine, ratio, record_figures, typical
 from uitars_nb.core.runs import versions, write_json
 from uitars_nb.core.types import Action, TaskSpec
+from uitars_nb.evaluation.policies import CandidOracle
 from uitars_nb.sandbox.chromium import chromium_version
 from uitars_nb.sandbox.pool import BrowserPool
 from uitars_nb.tasks import miniwob as tasks
@@ -74,7 +75,7 @@ async def episodes(pool, specs):
     todo, done, task = iter(specs), [], get_task(TASK)
     async def work():
         for spec in todo:
-            async with pool.session() as session: done.append(await run_episode(session, task, spec, OracleAgent))
+            async with pool.session() as session: done.append(await run_episode(session, task, spec, CandidOracle))
     t = time.perf_counter()
     await asyncio.gather(*[work() for _ in range(POOL['browsers'] * POOL['pages'])])
     wall = ms_since(t)
@@ -107,10 +108,10 @@ def reset_arms(ours, selenium):
 
 def episode_arms(pool, selenium):
     "Who plays whole episodes; milliseconds an episode."
-    seeds = itertools.count(0, 40)
+    seeds = itertools.count(0, 100)
     def block(n): return list(range(start := next(seeds), start + n))
     async def theirs(): return [sum(t := await selenium('episodes', seeds=block(10))) / len(t)]
-    arms = dict(pool=lambda: episodes(pool, [TaskSpec(TASK, s) for s in block(24)]))
+    arms = dict(pool=lambda: episodes(pool, [TaskSpec(TASK, s) for s in block(96)]))  # long enough for start and end of a block to matter little
     return arms | (dict(selenium=theirs) if selenium else {})
 
 
@@ -118,7 +119,7 @@ async def measure(rounds):
     "Every comparison's rounds, kept as soon as they are there; what is missing."
     found, about, missing = {}, dict(versions=versions(), chromium=chromium_version()), []
     async with contextlib.AsyncExitStack() as stack:
-        async def peer(name):
+        async def peer(name, stack):
             try: p = await stack.enter_async_context(Peer(name))
             except MissingPeer as e: return missing.append(str(e))
             about[name] = await p('about')
@@ -127,9 +128,9 @@ async def measure(rounds):
             found[what] = await alternate(arms, rounds)
             print('\n'.join(f'   {what}, {name}: {typical(b)} ms' for name, b in found[what].items()), flush=True)
             keep(found, about)
-        selenium, browsergym = await peer('selenium_env'), await peer('browsergym_env')
-        bare = stack.enter_context(bare_loop())
-        async with BrowserPool(tasks.BROWSER, browsers=1, pages=1) as pool, pool.session() as session:
+        selenium = await peer('selenium_env', stack)
+        async with contextlib.AsyncExitStack() as others, BrowserPool(tasks.BROWSER, browsers=1, pages=1) as pool, pool.session() as session:
+            browsergym, bare = await peer('browsergym_env', others), others.enter_context(bare_loop())
             await compare('step', step_arms(Ours(session), bare, selenium, browsergym))
             await compare('reset', reset_arms(Ours(session), selenium))
         async with BrowserPool(tasks.BROWSER, **POOL) as pool: await compare('episode', episode_arms(pool, selenium))
