@@ -106,8 +106,6 @@ class Policy:
         name: str = '',         # for reports
     ):
         self.model, self.processor, self.name = model, processor, name
-        for o in model.modules():
-            if isinstance(o, torch.nn.Conv2d): o.to(memory_format=torch.channels_last)   # a fifth faster on CPUs
         self.dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
         self.eos_ids = end_ids(model, processor.tokenizer)
         fit_images(processor, self.dialect)
