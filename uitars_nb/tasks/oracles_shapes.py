@@ -104,15 +104,14 @@ def aim(
     direction: float,                # wanted, radians
     size: tuple = (148, 126),        # of the drawing, pixels
     near: float = 20.,               # distance from the vertex, pixels
-) -> tuple[int, int]:
-    "The whole pixel of a drawing that lies most exactly in a direction. Raises `ValueError` where the drawing ends before."
+) -> tuple[int, int] | None:
+    "The whole pixel of a drawing that lies most exactly in a direction; None where the drawing ends before."
     x, y = np.meshgrid(np.arange(4, size[0]), np.arange(4, size[1]))
     dx, dy = x - vertex[0], y - vertex[1]
     error = np.abs(np.angle(np.exp(1j * (np.arctan2(dy, dx) - direction))))
     error[np.hypot(dx, dy) < near] = np.pi
     i = error.argmin()
-    if error.flat[i] > .1: raise ValueError(f'no pixel {near} from {vertex} in direction {direction:.2f}')
-    return int(x.flat[i]), int(y.flat[i])
+    return (int(x.flat[i]), int(y.flat[i])) if error.flat[i] <= .1 else None
 
 def direction(
     a: tuple[float, float],
@@ -127,16 +126,17 @@ async def bisect_angle(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Click in the direction halfway between the two points, and submit."
     [v], (a, b) = await look(session, CENTERS, '.init-blue'), await look(session, CENTERS, '.init-black')
     unit = lambda p: np.exp(1j * direction(v, p))
-    yield on_plane(session, *aim(v, float(np.angle(unit(a) + unit(b)))))
+    way = float(np.angle(unit(a) + unit(b)))
+    yield on_plane(session, *next(p for near in (20, 10, 5) if (p := aim(v, way, near=near))))
     yield await click_on(session, SUBMIT)
 
 @oracle('right-angle')
 async def right_angle(session, spec: TaskSpec) -> AsyncIterator[Action]:
-    "Click at a right angle to the line, on the side that has room, and submit."
+    "Click at a right angle to the line, on the side that has room, nearer where the drawing ends before, and submit."
     [v], [a] = await look(session, CENTERS, '#init-blue'), await look(session, CENTERS, '#init-black')
     room = lambda d: (75 - v[0]) * math.cos(d) + (65 - v[1]) * math.sin(d)
-    turns = [direction(v, a) + s * math.pi / 2 for s in (1, -1)]
-    yield on_plane(session, *aim(v, max(turns, key=room)))
+    turns = sorted((direction(v, a) + s * math.pi / 2 for s in (1, -1)), key=room, reverse=True)
+    yield on_plane(session, *next(p for near in (20, 10, 5) for d in turns if (p := aim(v, d, near=near))))
     yield await click_on(session, SUBMIT)
 
 # %% ../../nbs/20_tasks/21_oracles_shapes.ipynb #a4c81c34
