@@ -3,11 +3,11 @@ import argparse, asyncio, inspect, sys, zlib
 
 import pandas as pd
 
-from uitars_nb.agent.loop import OracleAgent, Reply
 from uitars_nb.agent.rollout import Rollout, play
 from uitars_nb.core.figures import Figure, machine, record_figures, today
 from uitars_nb.core.runs import Run
-from uitars_nb.core.types import Action, StopReason
+from uitars_nb.core.types import StopReason
+from uitars_nb.evaluation.policies import CandidOracle
 from uitars_nb.sandbox.chromium import chromium_version
 from uitars_nb.sandbox.pool import BrowserPool
 from uitars_nb.tasks import hands, miniwob
@@ -16,13 +16,6 @@ from uitars_nb.tasks.base import suite
 SEEDS = dict(quick=10, default=100, full=100)
 ENOUGH = .98
 COMMAND = 'python -m tests.bench oracles'
-
-
-class SafeOracle(OracleAgent):
-    "An oracle whose own error ends its episode instead of the bench."
-    async def act(self, steps, obs):
-        try: return await super().act(steps, obs)
-        except Exception as e: return Reply(thought=f'{type(e).__name__}: {e}', actions=(Action('infeasible'),))
 
 
 def code(name):
@@ -48,7 +41,7 @@ async def measure(names, n, run, processes, pages):
     specs = [s for name in names for s in suite(f'miniwob/{name}', 'test', n)]
     kept = {r['id']: StopReason(r['stop']) for r in current(run, names).to_dict('records')}
     async with BrowserPool(miniwob.BROWSER, browsers=processes, pages=pages) as pool:
-        rollout = Rollout(pool, specs, SafeOracle, 'oracle', kept=kept)
+        rollout = Rollout(pool, specs, CandidOracle, 'oracle', kept=kept)
         await play(rollout, lambda t: run.log(**row(t)), progress=sys.stderr.isatty())
     return current(run, names, {s.id for s in specs})
 

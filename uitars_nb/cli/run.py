@@ -106,7 +106,7 @@ def run(
 @app.command('eval')
 def evaluate_policy(
     suite: Annotated[str, typer.Option(help='A suite or a single task.')] = 'miniwob/quick',
-    policy: Annotated[str, typer.Option(help='oracle or random.')] = 'oracle',
+    policy: Annotated[str, typer.Option(help="oracle, demonstrator, random, or a checkpoint's directory.")] = 'oracle',
     episodes: Annotated[int, typer.Option(help='Instances of each task.', min=1)] = 100,
     split: Annotated[str, typer.Option(help='train, validation or test.')] = 'test',
     out: Annotated[Path | None, typer.Option(help='Directory of the run; runs/eval/POLICY-SUITE by default.')] = None,
@@ -119,7 +119,7 @@ def evaluate_policy(
     Example: uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick
     """
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
-    out = out or Path('runs/eval') / f"{policy}-{suite.replace('/', '-')}"
+    out = out or Path('runs/eval') / f'{policy}-{suite}'.strip('./').replace('/', '-')
     print(play_recipe(Recipe(suite, policy, split, episodes), out, browsers, pages))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))
