@@ -6,7 +6,7 @@
 __all__ = ['page_levels', 'sheet_pages', 'task_pages', 'collect_pages']
 
 # %% ../../nbs/60_flywheel/17_collect.ipynb #998e4cd8
-import asyncio, random
+import asyncio, random, warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -53,7 +53,9 @@ async def task_pages(
     try:
         for name in names:
             try: out += [page async for page in label_task(session, name, seeds('train', per, name, start + shard * per))]
-            except (EnvironmentFailure, RuntimeError): await session.reset()
+            except (EnvironmentFailure, RuntimeError) as e:
+                warnings.warn(f'{name} is left out of shard {shard}: {e}')
+                await session.reset()
     finally:
         await session.close()
         await browser.close()
