@@ -72,7 +72,6 @@ class Clicker:
         return Reply(actions=(Action('wait', dict(time=.1)),))
 
 
-@pytest.mark.slow  # the download is sometimes never reported: see LOG.md
 async def test_a_full_disk_ends_the_episode_as_the_environments_and_no_other(address):
     async with BrowserPool(BrowserConfig(size=SIZE), browsers=1, pages=2) as pool:
         poor, rich = await pool.acquire(), await pool.acquire()

@@ -51,11 +51,12 @@ class Filling:
 
     def add(self, record: Record):
         "Take a record."
-        prompt, reply = record.example.prompt, record.example.reply
-        self.ids += [prompt.ids, reply]
+        prompt, reply, mask = record.example.prompt, record.example.reply, record.example.mask()
+        own = mask[len(prompt.ids):]
+        self.ids += [prompt.ids, np.where(own, reply, ~reply)]
         self.images.append([self.place(o) for o in prompt.images])
         targets = {k: self.place(v) for k, v in record.targets.items()}
-        self.rows.append((len(prompt.ids) + len(reply), len(reply), record.seed, record.task, targets))
+        self.rows.append((len(mask), len(reply), int(own.sum()), record.seed, record.task, targets))
 
 # %% ../../nbs/60_flywheel/22_corpus.ipynb #db4f0d9e
 def begins(
@@ -68,10 +69,10 @@ def shard_arrays(
     filling: Filling,  # of one record at least
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     "The arrays of a shard, and the names of its tasks."
-    length, own, seed, task, targets = zip(*filling.rows)
+    length, reply, own, seed, task, targets = zip(*filling.rows)
     names, blobs = sorted(set(task)), [data for data, _ in filling.blobs]
     goals = {f'target.{k}': np.int32([t.get(k, -1) for t in targets]) for k in sorted({k for t in targets for k in t})}
-    return dict(ids=np.concatenate(filling.ids).astype(np.int32), ids_at=begins(length), own=np.int32(own), seed=np.int64(seed),
+    return dict(ids=np.concatenate(filling.ids).astype(np.int32), ids_at=begins(length), reply=np.int32(reply), own=np.int32(own), seed=np.int64(seed),
                 task=np.int32([names.index(o) for o in task]), image=np.int32(sum(filling.images, [])), image_at=begins(map(len, filling.images)),
                 form=np.int32([form for _, form in filling.blobs]).reshape(-1, 4),
                 blob=np.frombuffer(b''.join(blobs), np.uint8), blob_at=begins(map(len, blobs)), **goals), names
@@ -137,10 +138,13 @@ class Shard:
     def __getitem__(self, i: int) -> Record:
         "The record number `i`."
         a = self.arrays
-        ids, own = a['ids'][a['ids_at'][i]:a['ids_at'][i + 1]], a['own'][i]
+        ids, n = a['ids'][a['ids_at'][i]:a['ids_at'][i + 1]], a['reply'][i]
+        said = ids[len(ids) - n:]
+        own = said >= 0
         images = tuple(self.blob(j) for j in a['image'][a['image_at'][i]:a['image_at'][i + 1]])
         targets = {k: self.blob(v[i]) for k, v in self.goals.items() if v[i] >= 0}
-        return Record(Example(Prompt(ids[:-own], images), ids[-own:]), self.names[a['task'][i]], int(a['seed'][i]), targets)
+        example = Example(Prompt(ids[:len(ids) - n], images), np.where(own, said, ~said), None if own.all() else own)
+        return Record(example, self.names[a['task'][i]], int(a['seed'][i]), targets)
 
 # %% ../../nbs/60_flywheel/22_corpus.ipynb #dc0f7c4f
 class Corpus:

@@ -32,7 +32,7 @@ class Record:
 class Facts:
     "What is known of N records without making them."
     length: np.ndarray  # int32 (N,), tokens of prompt and reply
-    own: np.ndarray     # int32 (N,), tokens of the reply
+    own: np.ndarray     # int32 (N,), the policy's own tokens
     seed: np.ndarray    # int64 (N,)
     task: np.ndarray    # int32 (N,), place in `names`
     names: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ def facts_of(
     records: Iterable[Record],
 ) -> Facts:
     "The facts of records at hand."
-    rows = [(len(r.example.prompt.ids) + len(r.example.reply), len(r.example.reply), r.seed, r.task) for r in records]
+    rows = [(len(mask), int(mask.sum()), r.seed, r.task) for r in records for mask in [r.example.mask()]]
     length, own, seed, task = zip(*rows) if rows else [()] * 4
     names = tuple(sorted(set(task)))
     return Facts(np.int32(length), np.int32(own), np.int64(seed), np.int32([names.index(o) for o in task]), names)

@@ -23,9 +23,15 @@ class Prompt:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    "One decision to train on."
+    "One decision to train on, or several that follow each other."
     prompt: Prompt
-    reply: np.ndarray   # int32 (T,), the policy's own tokens, the end of its turn included
+    reply: np.ndarray               # int32 (T,), the policy's own tokens, the end of its turn included
+    own: np.ndarray | None = None   # bool (T,): which tokens of `reply` are its own, where others stand in between; all where None
+
+    def mask(self) -> np.ndarray:
+        "bool (P+T,): the policy's own tokens."
+        own = np.ones(len(self.reply), bool) if self.own is None else self.own
+        return np.r_[np.zeros(len(self.prompt.ids), bool), own]
 
 # %% ../../nbs/30_model/05_rendering.ipynb #c879517c
 MARK = '\ue0f0'  # stands for the ids of a past reply while a template is applied
@@ -139,7 +145,7 @@ def collate(
     "A batch: `input_ids`, `attention_mask` and `own` (B, T), and the image inputs of the processor."
     ids = pad_rows([np.concatenate([e.prompt.ids, e.reply]).astype(np.int64) for e in examples], processor.tokenizer.pad_token_id, multiple)
     mask = pad_rows([np.ones(len(e.prompt.ids) + len(e.reply), np.int64) for e in examples], 0, multiple)
-    own = pad_rows([np.r_[np.zeros(len(e.prompt.ids), bool), np.ones(len(e.reply), bool)] for e in examples], False, multiple)
+    own = pad_rows([e.mask() for e in examples], False, multiple)
     images = [im for e in examples for im in e.prompt.images]
     return dict(input_ids=ids, attention_mask=mask, own=own) | type_ids(processor, ids) | image_inputs(processor, images)
 

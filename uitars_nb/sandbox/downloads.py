@@ -12,7 +12,7 @@ from pathlib import Path
 from ..core.types import Event, EventKind
 
 # %% ../../nbs/10_sandbox/16_downloads.ipynb #62bc001b
-ROOM = 1 << 20  # bytes; a failed download with less than this left on the disk is the disk's fault
+ROOM = 1 << 20  # bytes; a failed download is the disk's fault if less is left than this, or than the file needs
 
 class Downloads:
     "The session's folder of files."
@@ -27,18 +27,22 @@ class Downloads:
         "A download has begun."
         self.names[id] = os.path.basename(name) or 'download'
 
-    def end(self, id: str, ok: bool = True) -> Event | None:
+    def end(self,
+        id: str,
+        ok: bool = True,
+        size: int = 0,     # bytes of the whole file, where they are known
+    ) -> Event | None:
         "A download is over: its event, or None for one that never began here."
         if id not in self.names: return None
         name, path = self.names.pop(id), Path(self.folder)/id
-        if not ok or not path.exists(): return self._failed(name, path)
+        if not ok or not path.exists(): return self._failed(name, path, size)
         target = next(p for p in _numbered(Path(self.folder)/name) if not p.exists())
         path.rename(target)
         return Event(EventKind.DOWNLOAD, f'{target.name} was downloaded', dict(file=target.name, bytes=target.stat().st_size))
 
-    def _failed(self, name, path):
+    def _failed(self, name, path, size):
         path.unlink(missing_ok=True)
-        self.full = self.full or shutil.disk_usage(self.folder).free < ROOM
+        self.full = self.full or shutil.disk_usage(self.folder).free < max(ROOM, size)
         return Event(EventKind.DOWNLOAD, f'{name} could not be downloaded', dict(file=name, bytes=0))
 
     def offered(self) -> dict[str, str]:

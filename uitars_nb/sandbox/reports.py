@@ -79,7 +79,7 @@ def downloadWillBegin(session, page, params):
 def downloadProgress(session, page, params):
     "It goes on, or is over."
     if params['state'] == 'inProgress': return
-    event = session.downloads.end(params['guid'], params['state'] == 'completed')
+    event = session.downloads.end(params['guid'], params['state'] == 'completed', int(params['totalBytes']))
     if event: session.events.append(event)
 
 # %% ../../nbs/10_sandbox/17_reports.ipynb #2048b3f8
