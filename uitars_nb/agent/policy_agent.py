@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .loop import EPISODE, Reply
-from .memory import Context, Memory, MemoryConfig, estimate_tokens, summary_request
+from .memory import SMALL, Context, Memory, MemoryConfig, estimate_tokens, summary_request
 from ..core.actions import ACTION_SPACE, ActionSpace, Fault
 from ..core.types import Completion, Observation, Step, StopReason, TaskSpec
 from ..model.dialects import Dialect, get_dialect, strip_ends
@@ -60,7 +60,18 @@ class PolicyAgent:
         "What turns episodes into prompts."
         return Memory(self.config, self.dialect, self.count, self.space)
 
+    @classmethod
+    def of(cls,
+        policy,            # a `model.policy.Policy`
+        engine: Engine,    # that serves it
+        sampling: Any,
+    ) -> 'PolicyAgent':
+        "Agents that remember as the policy was trained to."
+        small = policy.model.config.model_type == 'nano_vl'
+        return cls(engine, policy.dialect, sampling, SMALL if small else MemoryConfig(), count_tokens(policy))
+
     def __call__(self, session, task, spec: TaskSpec) -> 'ReAct': return ReAct(self, spec.instruction, EPISODE.get() or spec.id)
+
 
 def count_tokens(
     policy,   # with `render(messages)`, such as a `model.policy.Policy`
