@@ -34,7 +34,7 @@ class Actor:
         self.conn, theirs = context.Pipe()
         drawn = max(self.config.skip, self.stats.get('drawn', 0))
         margin = (2 + self.config.staleness) * self.config.batch if self.stats else 0
-        self.process = context.Process(target=serve, args=(theirs, replace(self.config, skip=drawn + margin)), daemon=True)
+        self.process = context.Process(target=serve, args=(theirs, replace(self.config, skip=drawn + margin, version=self.version)), daemon=True)
         self.process.start()
         theirs.close()
         self.publish(self.weights, self.version)

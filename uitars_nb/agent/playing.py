@@ -27,6 +27,8 @@ class ActorConfig:
     curriculum: str = 'uniform'        # or 'learnable'
     seed: int = 0
     skip: int = 0                      # instances of each task that were begun by an earlier start of the run
+    version: int = 0                   # of the weights at the start: as many updates have been made
+    retries: int = 2                   # further attempts where the environment failed
     temperature: float = 1.
     max_tokens: int = 128              # of a reply
     limits: Limits = Limits(think_seconds=120.)
@@ -89,9 +91,9 @@ async def _play(conn, config):
         await _stream(conn, config, engine, slow, agent)
 
 async def _stream(conn, config, engine, pool, agent):
-    course, allowance = Curriculum(config.tasks, config.curriculum, config.seed), Allowance(config.batch, config.staleness)
+    course, allowance = Curriculum(config.tasks, config.curriculum, config.seed), Allowance(config.batch, config.staleness, config.version, config.version * config.batch)
     for name in course.drawn: course.drawn[name] = config.skip
-    stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, limits=config.limits, watch=Watch(config.failures), group=config.skip * len(config.tasks))
+    stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks))
     orders = asyncio.ensure_future(_obey(conn, engine, allowance))
     async def out():
         async for traj in stream:
