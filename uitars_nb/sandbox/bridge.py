@@ -35,13 +35,15 @@ async def pour(
         if writer.can_write_eof(): writer.write_eof()
 
 async def join(
-    a: Streams,
-    b: Streams,
+    client: Streams,
+    service: Streams,
 ) -> None:
-    "Carry bytes both ways until both sides have ended, then close both."
-    try: await asyncio.gather(pour(a[0], b[1]), pour(b[0], a[1]))
+    "Carry bytes both ways until the service has ended, then close both."
+    upward = asyncio.ensure_future(pour(client[0], service[1]))
+    try: await pour(service[0], client[1])
     finally:
-        for _, writer in (a, b): writer.close()
+        upward.cancel()
+        for _, writer in (client, service): writer.close()
 
 # %% ../../nbs/10_sandbox/36_bridge.ipynb #58e13c98
 async def bridge(
