@@ -104,4 +104,4 @@ class Stem(nn.Module):
         reads = self.reads(fine)
         seen = self.patch(torch.cat([fine, self.guess(reads.softmax(1))], 1)).movedim(1, -1)
         seen = seen + self.mix(F.gelu(seen))
-        return seen + place_code(*pixels.shape[1:3], self.hidden, seen.device).to(seen.dtype), reads
+        return F.rms_norm(seen, (self.hidden,)) + place_code(*pixels.shape[1:3], self.hidden, seen.device).to(seen.dtype), reads

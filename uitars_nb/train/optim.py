@@ -43,12 +43,14 @@ def groups(
     lr: float,
     decay: float = 0.,    # weight decay of whatever has two axes or more
     muon: bool = True,    # else AdamW takes the matrices too
+    outer: float = .15,   # beside Muon, the rate of what takes in or gives out, as a share of `lr`
 ) -> list[dict]:
     "Parameter groups for `MuonAdamW`."
     named = [(k, p) for k, p in named if p.requires_grad]
     kind = lambda k, p: 'muon' if muon and is_matrix(k, p) else 'adamw' if p.ndim >= 2 else 'vector'
     parts = {o: [p for k, p in named if kind(k, p) == o] for o in ('muon', 'adamw', 'vector')}
-    return [dict(params=v, lr=lr, weight_decay=0. if o == 'vector' else decay, muon=o == 'muon') for o, v in parts.items() if v]
+    rate = lambda o: lr * outer if muon and o == 'adamw' else lr
+    return [dict(params=v, lr=rate(o), weight_decay=0. if o == 'vector' else decay, muon=o == 'muon') for o, v in parts.items() if v]
 
 # %% ../../nbs/70_train/05_optim.ipynb #ea4b4ef0
 def stacks(
