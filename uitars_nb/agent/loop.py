@@ -60,10 +60,11 @@ def run_length(
 def repeated(
     steps: Sequence[Step],
 ) -> int:
-    "How often in a row the last step's actions were given on an unchanged screen; waiting is bounded by session time instead."
+    "How often in a row the last step's actions were given on an unchanged screen and text; waiting is bounded by session time instead."
     if not steps or all(a.name == 'wait' for a in steps[-1].actions): return 0
     last = steps[-1]
-    same = lambda s: s.actions == last.actions and np.array_equal(s.observation.screenshot, last.observation.screenshot)
+    before = last.observation
+    same = lambda s: s.actions == last.actions and s.observation.text == before.text and np.array_equal(s.observation.screenshot, before.screenshot)
     return sum(1 for _ in takewhile(same, reversed(steps)))
 
 # %% ../../nbs/40_agent/00_loop.ipynb #356b0e6b

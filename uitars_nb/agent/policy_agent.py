@@ -70,7 +70,10 @@ class PolicyAgent:
         small = policy.model.config.model_type == 'nano_vl'
         return cls(engine, policy.dialect, sampling, SMALL if small else MemoryConfig(), count_tokens(policy))
 
-    def __call__(self, session, task, spec: TaskSpec) -> 'ReAct': return ReAct(self, spec.instruction, EPISODE.get() or spec.id)
+    def __call__(self, session, task, spec: TaskSpec) -> 'ReAct':
+        offered = [o for o in getattr(session, 'functions', ()) if o.name not in self.space]  # such as tools of MCP servers
+        policy = replace(self, space=self.space.extend(*offered)) if offered else self
+        return ReAct(policy, spec.instruction, EPISODE.get() or spec.id)
 
 
 def count_tokens(

@@ -27,8 +27,9 @@ class Addresses:
     def __init__(self,
         hosts: Iterable[str] = (),    # such as 'example.org', '*.example.org' or 'localhost:8000'
         folders: Iterable[str] = (),  # whose files may be shown
+        proxied: Iterable[str] = (),  # hosts that the context's proxy leads to
     ):
-        self.hosts, self.folders = set(hosts), set(map(os.path.realpath, folders))
+        self.hosts, self.folders, self.proxied = set(hosts), set(map(os.path.realpath, folders)), set(proxied)
 
     @property
     def bypass(self) -> str:
@@ -38,7 +39,7 @@ class Addresses:
     def unknown_host(self, url: str) -> str:
         "The host of `url` with its port where it is not on the list, else ''."
         parts = urlsplit(url)
-        return parts.netloc if parts.scheme.startswith(('http', 'ws')) and not {parts.netloc, parts.hostname} & self.hosts else ''
+        return parts.netloc if parts.scheme.startswith(('http', 'ws')) and not {parts.netloc, parts.hostname} & (self.hosts | self.proxied) else ''
 
     def open_folder(self, url: str) -> None:
         "Allow the folder of a file."
@@ -54,7 +55,7 @@ class Addresses:
         parts = urlsplit(url)
         if parts.scheme not in ('http', 'https', 'file', 'data', 'about'): raise ActionError(f'{url}: a browser here opens http, https and file addresses')
         if parts.scheme == 'file': return self.may_show(url)
-        return parts.scheme in ('data', 'about') or any(_matches(parts, h) for h in self.hosts)
+        return parts.scheme in ('data', 'about') or any(_matches(parts, h) for h in self.hosts | self.proxied)
 
 def _matches(parts, host):
     return host in (parts.netloc, parts.hostname) or host.startswith('*.') and (parts.hostname or '').endswith(host[1:])

@@ -9,7 +9,7 @@ __all__ = ['RESET_TIMEOUT', 'REWIND', 'FACTS', 'BrowserConfig', 'BrowserSession'
 # %% ../../nbs/10_sandbox/19_browser.ipynb #821abf64
 import asyncio, itertools, json
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ class BrowserConfig:
     scroll_px: int = 100                    # one `scroll`, CSS pixels
     folders: tuple[str, ...] = ()           # whose files pages may show, beside those of the pages that tasks open
     allow: tuple[str, ...] = ()             # hosts that pages may reach, such as 'example.org' or '*.example.org'
+    proxied: tuple[str, ...] = ()           # hosts that pages reach through the proxy
+    proxy: str = '127.0.0.1:9'              # where requests to hosts that are not allowed go; nobody listens there
     uploads: tuple[str, ...] = ()           # files that a file chooser offers
     timeout: float = 10.                    # seconds until a page that does not answer has failed
 
@@ -62,8 +64,8 @@ class BrowserSession:
         self.pages, self.active, self.events, self.hands, self.clipboard = [], None, [], Hands(), ''
         self.dragged = None      # what a drag of HTML's own kind carries
         self.clock.reset()
-        self.addresses = Addresses(self.config.allow, self.config.folders)
-        self.used_up = bool(self.config.allow)  # the context has seen more than local pages, or has failed: it is not used again
+        self.addresses = Addresses(self.config.allow, self.config.folders, self.config.proxied)
+        self.used_up = bool(self.config.allow or self.config.proxied)  # the context has seen more than local pages, or has failed: it is not used again
         self.screen = np.full((*self.size[::-1], 3), 255, np.uint8)
         self.fresh = False       # nothing has happened since the reset
         self.stale = False       # left as it was by another episode, and not yet reset
@@ -85,6 +87,10 @@ class BrowserSession:
         "True where only a new context can follow: after a web server, a crash, a time-out, a full disk, at an open dialog."
         bad = self.context is None or self.used_up or self.downloads.full or not self.pages
         return bad or any(p.blocked.done() or p.dialog for p in self.pages)
+
+    def configure(self, **changes) -> None:
+        "Change fields of the configuration; they hold from the next reset on, which takes a new context."
+        self.config, self.used_up, self.fresh = replace(self.config, **changes), True, False
 
     def note(self, kind: EventKind, text: str = '', **data) -> None:
         "Something that the agent is told of at its next look."
@@ -206,7 +212,7 @@ async def _renew(self, hosts=()):
     self._blank()
     await asyncio.to_thread(self.downloads.empty)
     self.addresses.hosts |= set(hosts)
-    proxy = dict(proxyServer='127.0.0.1:9', proxyBypassList=self.addresses.bypass)
+    proxy = dict(proxyServer=self.config.proxy, proxyBypassList=self.addresses.bypass)
     self.context = (await self.browser.root.send('Target.createBrowserContext', dict(disposeOnDetach=True) | proxy))['browserContextId']
     self.browser.contexts[self.context] = self._welcome
     await self.new_tab()

@@ -129,9 +129,10 @@ def _patch(cls):
 @_patch(Jail)
 def _heard(self):
     "A message from the supervisor."
-    try: data, fds, _, _ = socket.recv_fds(self.sock, supervisor.PACKET, 16, socket.MSG_CMSG_CLOEXEC)
+    try: data, fds, _, _ = socket.recv_fds(self.sock, supervisor.PACKET, 16)
     except BlockingIOError: return
     except OSError: data, fds = b'', []
+    for fd in fds: os.set_inheritable(fd, False)
     if not data: return self._end()
     message = json.loads(data)
     if 'id' in message: self._answered(message, fds)

@@ -15,7 +15,7 @@ from .output import Tape
 
 # %% ../../nbs/10_sandbox/35_shell.ipynb #4f6192c6
 START = r'''
-PS1= PS2= HISTFILE= ; set +o history; unset MAILCHECK; exec 7>&1; __n=0 __mark=
+PS1= PS2= HISTFILE= ; set +o history; unset MAILCHECK; exec 7>&1 10<&-; __n=0 __mark=
 PROMPT_COMMAND='__s=$?; printf %s "$__mark" >&7; printf "%s %s\0" "$__n" "$__s" >&9'
 readonly PROMPT_COMMAND
 '''
@@ -106,8 +106,8 @@ def _report(self):
     if not data: return asyncio.get_running_loop().remove_reader(self.reports)
     *whole, self.heard = (self.heard + data).split(b'\0')
     for report in whole:
-        number, code = map(int, report.split())
-        if number == self.numbers and self.code is None: self.code = code
+        number, _, code = report.partition(b' ')
+        if number == b'%d' % self.numbers and code.isdigit() and self.code is None: self.code = int(code)
     self._settle()
 
 @_patch(Shell)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PACKET', 'TICK', 'ORDERS', 'limit', 'place', 'become', 'terminal', 'spawn', 'open_file', 'dial', 'taken', 'largest',
-           'Supervisor', 'answer', 'reap', 'watch', 'serve', 'main']
+           'Supervisor', 'answer', 'accept', 'reap', 'watch', 'serve', 'main']
 
 # %% ../../nbs/10_sandbox/32_supervisor.ipynb #af649cf2
 import ctypes, errno, fcntl, json, os, resource, select, signal, socket, stat, struct, sys, termios, time
@@ -164,6 +164,7 @@ class Supervisor:
     def listen(self, fds, port):
         "Hand over whatever connects to `port` of the jail."
         server = socket.create_server(('127.0.0.1', port))
+        server.setblocking(False)
         self.listeners[server] = server.getsockname()[1]
         return dict(port=self.listeners[server]), []
 
@@ -177,7 +178,8 @@ ORDERS = ('spawn', 'kill', 'open', 'dial', 'listen')
 @_patch(Supervisor)
 def answer(self):
     "Do what the next message asks for; False at the end."
-    data, fds, _, _ = socket.recv_fds(self.sock, PACKET, 16, socket.MSG_CMSG_CLOEXEC)
+    data, fds, _, _ = socket.recv_fds(self.sock, PACKET, 16)
+    for fd in fds: os.set_inheritable(fd, False)
     if not data: return False
     message = json.loads(data)
     id, name = message.pop('id'), message.pop('do')
@@ -185,6 +187,13 @@ def answer(self):
     except OSError as e: result, out = dict(errno=e.errno or errno.EINVAL, error=e.strerror or str(e), path=str(e.filename or '')), []
     self.tell(out, id=id, **result)
     return True
+
+@_patch(Supervisor)
+def accept(self, server):
+    "Hand over who has come; somebody who has gone again, or for whom there is no room, is not missed."
+    try: came, _ = server.accept()
+    except OSError: return
+    self.tell([came.detach()], accepted=self.listeners[server])
 
 @_patch(Supervisor)
 def reap(self):
@@ -209,7 +218,7 @@ def serve(self):
     due, alive = 0, False
     while True:
         ready, _, _ = select.select([self.sock, self.wake, *self.listeners], [], [], TICK if alive else None)
-        for server in self.listeners.keys() & set(ready): self.tell([server.accept()[0].detach()], accepted=self.listeners[server])
+        for server in self.listeners.keys() & set(ready): self.accept(server)
         if self.sock in ready and not self.answer(): return
         if self.wake in ready: self.wake.recv(4096)
         alive = self.reap()
@@ -222,4 +231,5 @@ def main(
     "Be process 1."
     if os.getpid() != 1: sys.exit('this is the first process of a jail and nothing else')
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+    os.set_inheritable(fd, False)
     Supervisor(socket.socket(fileno=fd), limits).serve()
