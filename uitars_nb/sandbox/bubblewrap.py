@@ -61,13 +61,14 @@ IDENTITY = ['--uid', '1000', '--gid', '1000', '--hostname', 'sandbox', '--cleare
 
 def folders(
     limits: Limits,
+    readonly: Mapping[str, str],  # path in the jail -> path on the host
     writable: Mapping[str, str],  # path in the jail -> folder of the host
 ) -> list[str]:
-    "Arguments for what can be written to, and for the rest being closed."
+    "Arguments for what can be written to, for what is shown beside the system, and for the rest being closed."
     shm = ['--size', str(limits.tmp // 4), '--tmpfs', '/dev/shm', '--remount-ro', '/dev']
     home = [] if HOME in writable else ['--perms', '0700', '--size', str(limits.disk), '--tmpfs', HOME]
     tmp = ['--perms', '1777', '--size', str(limits.tmp), '--tmpfs', '/tmp', '--symlink', '/tmp', '/var/tmp']
-    binds = [o for inside, outside in writable.items() for o in ('--bind', outside, inside)]
+    binds = [o for pair in readonly.items() for o in mount(*pair)] + [o for inside, outside in writable.items() for o in ('--bind', outside, inside)]
     return ['--proc', '/proc', '--dev', '/dev', *shm, *tmp, *home, *binds, '--dir', '/run', '--remount-ro', '/', '--chdir', HOME]
 
 # %% ../../nbs/10_sandbox/31_bubblewrap.ipynb #28a71a01
@@ -88,12 +89,12 @@ def bubblewrap(
     files: Mapping[str, str] = {},     # path in the jail -> text of a file made for it
 ) -> tuple[list[str], list[int]]:
     "The command, and descriptors that it needs and that the caller closes."
-    shown = [o for pair in {**system_paths(), **readonly}.items() for o in mount(*pair)]
+    shown = [o for pair in system_paths().items() for o in mount(*pair)]
     texts = {path: sealed(text.encode()) for path, text in (FILES | dict(files)).items()}
     made = [o for path, fd in texts.items() for o in ('--perms', '0444', '--ro-bind-data', str(fd), path)]
     rules = [sealed(deny_filter())] if deny_filter() else []
     guard = ['--seccomp', str(rules[0])] if rules else []
-    command = [*NAMESPACES, *IDENTITY, *shown, *made, *folders(limits, writable), *guard, '--', *argv]
+    command = [*NAMESPACES, *IDENTITY, *shown, *made, *folders(limits, readonly, writable), *guard, '--', *argv]
     return stranger(['bwrap', *command], [*system_paths().values(), *readonly.values(), *writable.values()]), [*texts.values(), *rules]
 
 # %% ../../nbs/10_sandbox/31_bubblewrap.ipynb #12ccb3f3

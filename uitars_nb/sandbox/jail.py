@@ -99,7 +99,7 @@ class Jail:
         theirs.close()
         asyncio.get_running_loop().add_reader(ours, self._heard)
         try: await asyncio.wait_for(self.ask('hello'), self.config.start_timeout)
-        except TimeoutError as e: await self.close(); raise EnvironmentFailure(StopReason.ENV_RESET, f'the jail did not start in {self.config.start_timeout:g} s') from e
+        except TimeoutError as e: self.process.kill(); await self.close(); raise EnvironmentFailure(StopReason.ENV_RESET, f'the jail did not start in {self.config.start_timeout:g} s') from e
         except JailGone: raise RuntimeError(explain((await asyncio.to_thread(self.process.communicate))[1].decode(errors='replace'))) from None
         return self
 
