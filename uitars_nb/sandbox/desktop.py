@@ -75,6 +75,11 @@ class InGuest:
         try: await asyncio.to_thread(lambda: (programs.empty(self.home), programs.furnish(self.home)))
         except OSError as e: raise EnvironmentFailure(StopReason.ENV_RESET, f'the home cannot be made new: {e}') from e
 
+    async def unpack(self, archive: Path, folder: str) -> None:
+        "Unpack a .tar into a folder of the home."
+        (self.home/folder).mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(subprocess.run, ['tar', '-xf', archive, '-C', self.home/folder], check=True)
+
     async def close(self) -> None:
         "The guest ends them with itself."
 
@@ -121,6 +126,12 @@ class InJail:
         await self.jail.run(['sh', '-c', CLEAR])
         await self._furnish()
 
+    async def unpack(self, archive: Path, folder: str) -> None:
+        "Unpack a .tar into a folder of the home."
+        await self.jail.write(f'/tmp/{archive.name}', await asyncio.to_thread(archive.read_bytes))
+        code, said = await self.jail.run(['sh', '-c', 'mkdir -p "$2" && tar -xf "$1" -C "$2" && rm "$1"', 'sh', f'/tmp/{archive.name}', f'{HOME}/{folder}'])
+        if code: raise EnvironmentFailure(StopReason.ENV_RESOURCE, f'{archive.name} could not be unpacked in the jail: {said.decode(errors="replace")[-200:]}')
+
     async def _sweep(self, furniture: bool = False):
         keep = {p.pid for p, _ in self.watched if not furniture} | ({*self.jail.processes} - self.mine)
         await self.jail.run(['sh', '-c', programs.SWEEP, 'sh', ' '.join(map(str, keep))])
@@ -159,6 +170,7 @@ class DesktopSession(RemoteGuest):
         self.client, self.size = connection(f'http://127.0.0.1:{facts["port"]}', self.token), tuple(facts['size'])
         with failures():
             await self.place.start(dict(DISPLAY=facts['display'], XAUTHORITY=f'{self.folder}/Xauthority'))
+            await self.prepare()
             for argv, sign in zip(programs.FURNITURE, ('manager', 'panel')):
                 await self.place.begin([*argv], watch=True)
                 while not (await self.ask('GET', '/ready')).json()[sign]: self.place.check(); await asyncio.sleep(.01)
@@ -174,6 +186,9 @@ class DesktopSession(RemoteGuest):
         line = await asyncio.to_thread(self.process.stdout.readline)
         if line: return json.loads(line)
         raise EnvironmentFailure(StopReason.ENV_RESET, f'the guest did not start: {self.log()}')
+
+    async def prepare(self) -> None:
+        "What a kind of desktop adds to its new home; here nothing."
 
     def log(self) -> str:
         "The last that the guest has said."
@@ -233,7 +248,9 @@ async def reset(self) -> None:
     "End all programs, make the home new, and see that the screen is as after the start. Starts a desktop that was not. Raises `EnvironmentFailure`."
     if self.process is None: await self.start(); return
     self.place.check()
-    with failures(): await self.place.renew()
+    with failures():
+        await self.place.renew()
+        await self.prepare()
     await self.ask('POST', '/reset')
     self.started = time.monotonic()
 

@@ -20,7 +20,7 @@ from .chromium import find_chromium
 FURNITURE = (('openbox', '--sm-disable'), ('tint2',))  # in the order in which they start; a desktop without one of them has failed
 PROGRAMS = dict(files='pcmanfm', editor='mousepad', calculator='galculator', terminal='xterm', browser='browser')  # what it is -> its command
 PATH = '/usr/local/bin:/usr/bin:/bin:/usr/games'
-PLAIN = dict(LANG='C.UTF-8', NO_AT_BRIDGE='1', DBUS_SESSION_BUS_ADDRESS='disabled:', GSETTINGS_BACKEND='memory', XDG_CURRENT_DESKTOP='X-Generic', GTK_CSD='0')
+PLAIN = dict(USER='user', LOGNAME='user', SHELL='/bin/bash', LANG='C.UTF-8', NO_AT_BRIDGE='1', DBUS_SESSION_BUS_ADDRESS='disabled:', GSETTINGS_BACKEND='memory', XDG_CURRENT_DESKTOP='X-Generic', GTK_CSD='0')
 
 def browser_flags(
     jailed: bool,
