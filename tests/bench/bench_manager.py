@@ -25,12 +25,11 @@ class Server:
         self.config = dict(manager=dict(folder=str(folder), **manager))
 
     def start(self):
-        (self.folder/'door.json').unlink(missing_ok=True)
         write_json(self.folder/'config.json', self.config)
         with open(self.folder/'manager.log', 'ab') as log:
             self.process = subprocess.Popen([sys.executable, '-m', 'uitars_nb.sandbox.manager_api', str(self.folder/'config.json')], stderr=log)
         end = time.monotonic() + 60
-        while not (self.folder/'door.json').exists():
+        while read_json(self.folder/'door.json', {}).get('pid') != self.process.pid:
             assert self.process.poll() is None and time.monotonic() < end, (self.folder/'manager.log').read_text()[-2000:]
             time.sleep(.02)
         self.config['port'] = int(read_json(self.folder/'door.json')['url'].rpartition(':')[2])

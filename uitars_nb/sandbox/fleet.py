@@ -140,7 +140,7 @@ async def _address(self):
 async def _once(self):
     "One connection, until it is cut. One that cannot be had kills the process."
     try:
-        async with connect(f'{self.url}/manager', **self._how(), open_timeout=min(10, self.settings.start)) as ws:
+        async with connect(f'{self.url}/manager', **self._how(), open_timeout=min(10, self.settings.start), close_timeout=1) as ws:
             await asyncio.gather(self._send(ws), self._receive(ws))
     except (OSError, TimeoutError, InvalidHandshake): kill(self.pid, self.born)
     except ConnectionClosed: await asyncio.sleep(.02)

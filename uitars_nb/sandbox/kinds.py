@@ -26,6 +26,7 @@ class Host(Protocol):
 
     def __init__(self, config: Any): "`config`: an instance of the class's `config`."
     async def open(self, place: int) -> Session: "A session for a place, not yet reset. Raises `EnvironmentFailure`."
+    def alive(self, session: Session) -> bool: "False where what the session runs on is gone; asked before each lease."
     async def close(self) -> None: "Give back what the sessions shared."
 
 # %% ../../nbs/10_sandbox/70_kinds.ipynb #9c218bcb
@@ -79,6 +80,8 @@ class SimulatedHost:
         await asyncio.sleep(self.options.open_s)
         return SimulatedSession(self.options)
 
+    def alive(self, session: SimulatedSession) -> bool: return True
+
     async def close(self): "Nothing to give back."
 
 # %% ../../nbs/10_sandbox/70_kinds.ipynb #7afebb7c
@@ -106,6 +109,8 @@ class BrowserHost:
             except RuntimeError as e: raise EnvironmentFailure(StopReason.ENV_CRASH, str(e)) from e
             return self.browser
 
+    def alive(self, session: Session) -> bool: return not session.browser.gone.done()
+
     async def close(self):
         "End the browser."
         if self.browser: await self.browser.close()
@@ -127,6 +132,8 @@ class AndroidHost:
         from uitars_nb.sandbox.android import AndroidConfig, AndroidSession
         if place >= len(self.options.serials): raise EnvironmentFailure(StopReason.ENV_RESOURCE, f'there is no phone for place {place}')
         return AndroidSession(self.options.serials[place], structure(self.options.phone, AndroidConfig))
+
+    def alive(self, session: Session) -> bool: return True
 
     async def close(self): "Nothing is shared."
 

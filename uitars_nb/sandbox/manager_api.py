@@ -119,7 +119,7 @@ class Health(BaseModel):
     "Whether the manager grants leases."
     status: str = Field(description="'ok' or 'draining'")
 
-PROBLEMS = {401: 'no valid token', 404: 'there is no such thing, or no more', 422: 'not understood', 429: 'too many', 503: 'not now'}
+PROBLEMS = {400: 'not JSON', 401: 'no valid token', 404: 'there is no such thing, or no more', 422: 'not understood', 429: 'too many', 503: 'not now'}
 def problems(*statuses): return {s: dict(model=Problem, description=PROBLEMS[s]) for s in statuses if s != 422}
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #ec6ee427
@@ -192,7 +192,7 @@ def add_routes(app: FastAPI) -> None:
     "What can be asked over HTTP."
     manager = app.state.manager
 
-    @app.post('/leases', status_code=201, responses=problems(401, 404, 429, 503))
+    @app.post('/leases', status_code=201, responses=problems(400, 401, 404, 429, 503))
     async def acquire(user: User, wanted: LeaseRequest, request: Request) -> LeaseAnswer:
         "Get a session, at once or when one becomes free."
         lease = await manager.acquire(user, **wanted.model_dump())

@@ -150,6 +150,7 @@ def _may_use(slot, number): return slot and slot.ready and number > slot.fence a
 async def _serve_lease(self, ws, place, number):
     slot = self.slots[place] if place < len(self.slots) else None
     if _may_use(slot, number) and slot.task: slot.task.cancel(); await asyncio.wait({slot.task})
+    if _may_use(slot, number) and not self.host.alive(slot.session): await self._renew(slot)
     if not _may_use(slot, number): return await ws.close(TAKEN, 'this lease is over')
     slot.lease, slot.used = number, True
     slot.task = task = asyncio.ensure_future(self._talk(ws, slot))
@@ -159,6 +160,13 @@ async def _serve_lease(self, ws, place, number):
     finally:
         task.cancel()
         if slot.task is task: slot.task = None
+
+@_patch(Worker)
+async def _renew(self, slot):
+    "Another session for a place whose own has died while nobody used it."
+    slot.ready = False
+    await self._discard(slot)
+    await self._prepare(slot)
 
 @_patch(Worker)
 async def _talk(self, ws, slot):

@@ -1,0 +1,643 @@
+"The manager: leases, turns, deadlines, crashes, its door, and what is left behind."
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from fastapi.testclient import TestClient
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.bench.bench_manager import Server, faults, serving
+from uitars_nb.core.types import Action, StopReason
+from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Sync, run
+from uitars_nb.sandbox.client import LeasedPool, ManagerClient, RemoteSession
+from uitars_nb.sandbox.fleet import birth, kill
+from uitars_nb.sandbox.ledger import Ledger, WorkerRow
+from uitars_nb.sandbox.manager import KindConfig, Manager, ManagerConfig, pool_key
+from uitars_nb.sandbox.manager_api import DoorConfig, make_app, tokens_of
+from uitars_nb.sandbox.messages import LeaseLost, Refused, lease_key
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+async def managers(tmp_path):
+    "Makes managers on one folder; at the end nothing of them is left."
+    made = []
+    async def make(kinds=None, watch=lambda event, **facts: None, **config):
+        kinds = kinds or dict(simulated=KindConfig(slots=2, most=1))
+        manager = Manager(ManagerConfig(str(tmp_path/'m'), kinds, **config), watch)
+        await manager.start()
+        made.append(manager)
+        return manager
+    yield make
+    for manager in made:
+        if is_open(manager): await manager.drain(0); await manager.stop()
+    assert workers_of(tmp_path/'m') == []
+
+
+def is_open(manager):
+    try: manager.ledger.workers()
+    except sqlite3.ProgrammingError: return False
+    return True
+
+
+def workers_of(folder): return Server(folder).workers()
+
+
+async def until(condition, timeout=30):
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, 'it never came to pass'
+        await asyncio.sleep(.02)
+
+
+def sessions(manager):
+    "An unconnected client's end: sessions straight from the workers."
+    class Nobody:
+        tls, sessions = {}, {}
+    return lambda lease: RemoteSession(Nobody(), lease)
+
+
+def only_pool(manager): return next(iter(manager.pools.values()))
+def only_link(manager): return next(iter(only_pool(manager).links.values()))
+
+
+# -- asking
+
+async def test_a_place_has_one_owner(managers):
+    manager = await managers(dict(simulated=KindConfig(slots=8, most=1)))
+    leases = await asyncio.gather(*[manager.acquire('ann', 'simulated') for _ in range(8)])
+    assert len({o.place for o in leases}) == len({o.number for o in leases}) == len({o.key for o in leases}) == 8
+    with pytest.raises(Refused) as e: await manager.acquire('ann', 'simulated', wait=.1)
+    assert e.value.status == 503 and e.value.retry_after
+
+
+async def test_users_take_turns(managers):
+    manager, order = await managers(dict(simulated=KindConfig(slots=1, most=1))), []
+    first = await manager.acquire('ann', 'simulated')
+    async def use(user):
+        lease = await manager.acquire(user, 'simulated')
+        order.append(user)
+        manager.release(user, lease.id)
+    tasks = [asyncio.create_task(use(user)) for user in ('ann', 'ann', 'ann', 'bob', 'cem')]
+    await asyncio.sleep(.05)
+    manager.release('ann', first.id)
+    await asyncio.gather(*tasks)
+    assert order == ['ann', 'bob', 'cem', 'ann', 'ann']
+
+
+async def test_quota_and_full_queue(managers):
+    manager = await managers(quota=3, queue=2)
+    for _ in range(2): await manager.acquire('ann', 'simulated')
+    waiting = [asyncio.create_task(manager.acquire(user, 'simulated', wait=5)) for user in ('ann', 'bob')]
+    await asyncio.sleep(.05)
+    with pytest.raises(Refused, match='may have no more') as e: await manager.acquire('ann', 'simulated')
+    assert e.value.status == 429
+    with pytest.raises(Refused, match='wait already') as e: await manager.acquire('cem', 'simulated')
+    assert e.value.status == 429
+    for task in waiting: task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert len(only_pool(manager).queue) == 0 and manager.held['ann'] == 2
+
+
+async def test_who_gives_up_waiting_leaves_nothing(managers):
+    manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
+    lease = await manager.acquire('ann', 'simulated')
+    waiting = asyncio.create_task(manager.acquire('bob', 'simulated'))
+    await asyncio.sleep(.05)
+    manager.release('ann', lease.id)
+    await until(lambda: 'bob' in [o.row.user for o in manager.leases.values()])   # granted, not yet heard
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    if not waiting.cancelled(): manager.release('bob', waiting.result().id)
+    assert (await manager.acquire('cem', 'simulated', wait=5)).number > lease.number
+
+
+@pytest.mark.parametrize('kind, options, status', [('teapot', {}, 404), ('simulated', dict(sise=3), 422), ('simulated', dict(size='big'), 422),
+    ('simulated', dict(size=[10 ** 9, 10 ** 9]), 422), ('simulated', dict(reset_s=-1), 422), ('browser', dict(clock=dict(mode=[])), 422)])
+async def test_what_cannot_be_had(managers, kind, options, status):
+    manager = await managers(dict(simulated=KindConfig(warm=0), browser=KindConfig(warm=0)))
+    with pytest.raises(Refused) as e: await manager.acquire('ann', kind, options)
+    assert e.value.status == status and not manager.leases
+
+
+async def test_a_request_repeated_gets_the_same_lease(managers):
+    manager = await managers()
+    one = await manager.acquire('ann', 'simulated', request='r')
+    assert (await manager.acquire('ann', 'simulated', request='r')).id == one.id
+    assert (await manager.acquire('bob', 'simulated', request='r')).id != one.id
+    manager.release('ann', one.id)
+    assert (await manager.acquire('ann', 'simulated', request='r')).id != one.id
+
+
+async def test_other_options_make_room_for_themselves(managers):
+    manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
+    await until(lambda: only_pool(manager).idle)
+    small = await manager.acquire('ann', 'simulated', dict(size=[8, 8]))
+    assert small.options == dict(size=[8, 8])
+    with pytest.raises(Refused): await manager.acquire('ann', 'simulated', wait=.2)   # no room while it is in use
+    manager.release('ann', small.id)
+    assert (await manager.acquire('ann', 'simulated')).options == {}
+    await until(lambda: (manager.sweep(), len(manager.pools) == 1)[1])
+
+
+async def test_a_worker_that_nobody_needs_goes(managers):
+    manager = await managers(dict(simulated=KindConfig(slots=1, most=3)), idle=.2)
+    leases = [await manager.acquire('ann', 'simulated') for _ in range(3)]
+    for o in leases: manager.release('ann', o.id)
+    await until(lambda: len(only_pool(manager).links) == 1)
+    assert (await manager.acquire('ann', 'simulated')).number == 4
+
+
+# -- keeping and ending
+
+async def test_what_is_overdue_is_taken_back(managers):
+    manager, told = await managers(dict(simulated=KindConfig(slots=1, most=1)), ttl=.6), []
+    manager.listeners['ann'].add(lambda *news: told.append(news))
+    lease = await manager.acquire('ann', 'simulated')
+    session = sessions(manager)(lease)
+    await session.act(Action('type', dict(content='secret')))
+    for _ in range(4): await asyncio.sleep(.3); manager.beat('ann', lease.id)
+    assert (await session.observe()).title == 'secret'
+    other = await manager.acquire('bob', 'simulated', wait=20)
+    assert told == [(lease.id, 'its deadline passed')]
+    with pytest.raises(LeaseLost): await session.observe()
+    with pytest.raises(LeaseLost): await sessions(manager)(lease).observe()   # nor by a new line
+    assert (await sessions(manager)(other).observe()).title == ''
+    with pytest.raises(Refused, match='its deadline passed') as e: manager.beat('ann', lease.id)
+    assert e.value.status == 404
+
+
+async def test_a_call_under_way_is_cut(managers):
+    manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
+    lease = await manager.acquire('ann', 'simulated')
+    session = sessions(manager)(lease)
+    waiting = asyncio.create_task(session.act(Action('wait', dict(time=60))))
+    await asyncio.sleep(.2)
+    manager.release('ann', lease.id)
+    with pytest.raises(LeaseLost): await asyncio.wait_for(waiting, 10)
+    other = sessions(manager)(await manager.acquire('ann', 'simulated'))
+    assert (await other.observe()).screenshot.max() == 0
+
+
+async def test_keys_open_one_place_for_one_lease(managers):
+    manager = await managers()
+    lease = await manager.acquire('ann', 'simulated')
+    secret = only_link(manager).row.secret
+    for path, key in ((f'session/{lease.place}/{lease.number}', 'x'), (f'session/{1 - lease.place}/{lease.number}', lease.key), (f'session/{lease.place}/{lease.number + 1}', lease.key),
+                      ('manager', lease.key), ('session/99/1', lease_key(secret, 99, 1)), ('', secret), ('session/-1/1', secret), ('session/0/0', lease_key(secret, 0, 0))):
+        ws = await connect(f'{lease.url}/{path}', additional_headers={'Authorization': f'Bearer {key}'})
+        with pytest.raises(ConnectionClosed): await ws.recv()
+    assert (await sessions(manager)(lease).observe()).title == ''
+
+
+async def test_garbage_on_the_line_is_answered(managers):
+    manager = await managers()
+    lease = await manager.acquire('ann', 'simulated')
+    ws = await connect(f'{lease.url}/session/{lease.place}/{lease.number}', additional_headers={'Authorization': f'Bearer {lease.key}'})
+    await ws.recv()
+    for junk in (b'', b'\xff' * 50, 'text', b'\x02\0\0\0[]', b'\x13\0\0\0{"call": "__init__"}'[:4] + b'{"call":"__init__"}'):
+        await ws.send(junk)
+        assert b'"error": "other"' in await ws.recv()
+    with pytest.raises(Refused): manager.release('bob', lease.id)   # not bob's
+
+
+async def test_a_reset_that_fails_brings_a_new_session(managers):
+    manager = await managers(dict(simulated=KindConfig(dict(failing=.5), slots=1, most=1)))
+    ids = set()
+    for _ in range(6):
+        lease = await manager.acquire('ann', 'simulated', wait=30)
+        session = sessions(manager)(lease)
+        await session.act(Action('type', dict(content='secret')))
+        ids.add(session.id)
+        manager.release('ann', lease.id)
+    lease = await manager.acquire('ann', 'simulated', wait=30)
+    assert (await sessions(manager)(lease).observe()).title == '' and len(ids) > 1
+
+
+async def test_errors_cross_the_wire(managers):
+    manager = await managers()
+    session = sessions(manager)(await manager.acquire('ann', 'simulated'))
+    with pytest.raises(ActionError, match='nowhere to go'): await session.act(Action('navigate', dict(content='x')))
+    with pytest.raises(EnvironmentFailure) as e: await session.act(Action('call_user'))
+    assert e.value.reason == StopReason.ENV_CRASH and not isinstance(e.value, LeaseLost)
+    with pytest.raises(RuntimeError, match='no method'): await session.call('goto', 'file:///etc/passwd')
+    with pytest.raises(AttributeError): session.goto
+
+
+# -- crashes
+
+async def test_one_manager_to_a_folder(managers):
+    await managers()
+    with pytest.raises(RuntimeError, match='another manager'): await managers()
+
+
+async def test_the_next_manager_goes_on(managers):
+    manager = await managers()
+    lease, other = [await manager.acquire('ann', 'simulated', ttl=30) for _ in range(2)]
+    session = sessions(manager)(lease)
+    await session.act(Action('type', dict(content='mine')))
+    pid = only_link(manager).pid
+    await manager.stop()
+    assert (await session.observe()).title == 'mine'   # without any manager
+    manager = await managers()
+    assert {o.id for o in manager.leases_of('ann')} == {lease.id, other.id} and only_link(manager).pid == pid
+    await until(lambda: only_link(manager).url)
+    assert manager.lease('ann', lease.id).url == lease.url
+    assert (await session.observe()).title == 'mine'
+    manager.release('ann', lease.id)
+    again = await manager.acquire('bob', 'simulated')
+    assert again.place == lease.place and (await sessions(manager)(again).observe()).title == ''
+    with pytest.raises(LeaseLost): await session.observe()
+
+
+async def test_a_release_that_was_written_and_not_sent(managers, tmp_path):
+    "The manager died between the ledger and the word to the worker."
+    manager = await managers(dict(simulated=KindConfig(slots=2, most=1)))
+    used, unused = [await manager.acquire('ann', 'simulated') for _ in range(2)]
+    session, late = sessions(manager)(used), sessions(manager)(unused)
+    await session.act(Action('type', dict(content='secret')))
+    await manager.stop()
+    ledger = Ledger(tmp_path/'m'/'manager.db')
+    for o in (used, unused): ledger.end(o.number, 'released', time.time())
+    ledger.close()
+    manager = await managers()
+    new = [sessions(manager)(await manager.acquire('bob', 'simulated')) for _ in range(2)]
+    assert [(await o.observe()).title for o in new] == ['', '']
+    for old in (session, late):
+        with pytest.raises(LeaseLost): await old.observe()
+
+
+async def test_a_worker_that_died_while_nobody_looked(managers):
+    manager = await managers()
+    lease = await manager.acquire('ann', 'simulated')
+    link = only_link(manager)
+    await manager.stop()
+    kill(link.pid, link.born)
+    manager = await managers()
+    await until(lambda: not manager.leases)
+    with pytest.raises(Refused, match='worker died'): manager.beat('ann', lease.id)
+    assert (await manager.acquire('ann', 'simulated')).number > lease.number
+
+
+async def test_a_worker_that_was_started_and_not_written_down(managers, tmp_path):
+    manager = await managers()
+    await until(lambda: only_pool(manager).idle)
+    pid = only_link(manager).pid
+    await manager.stop()
+    with sqlite3.connect(tmp_path/'m'/'manager.db') as db: db.execute('update workers set pid = 0, born = 0')
+    db.close()
+    manager = await managers()
+    assert (await manager.acquire('ann', 'simulated')).number == 1 and only_link(manager).pid == pid
+    assert len(workers_of(tmp_path/'m')) == 1
+
+
+async def test_a_worker_in_the_ledger_that_never_was(managers, tmp_path):
+    (tmp_path/'m').mkdir()
+    ledger = Ledger(tmp_path/'m'/'manager.db')
+    ledger.add_worker(WorkerRow('ghost', pool_key('simulated', {}), 'simulated', {}, 2, 'secret'))
+    ledger.add_worker(WorkerRow('other', pool_key('simulated', {}), 'simulated', {}, 2, 'secret', os.getpid(), birth(os.getpid()) - 1000))   # a pid that came again
+    ledger.close()
+    manager = await managers()
+    await manager.acquire('ann', 'simulated')
+    await until(lambda: len(manager.ledger.workers()) == 1)
+
+
+async def test_a_killed_worker_is_replaced_and_its_owners_told(managers):
+    manager, told = await managers(dict(simulated=KindConfig(slots=2, most=2, warm=2))), []
+    manager.listeners['ann'].add(lambda *news: told.append(news))
+    leases = [await manager.acquire('ann', 'simulated') for _ in range(4)]
+    link = only_link(manager)
+    mine = [o for o in leases if manager.leases[o.id].link is link]
+    kill(link.pid, link.born)
+    await until(lambda: len(told) == 2)
+    assert {o for o, _ in told} == {o.id for o in mine}
+    for o in mine:
+        with pytest.raises(EnvironmentFailure): await sessions(manager)(o).observe()
+    for _ in range(2): await manager.acquire('ann', 'simulated')
+    assert len(manager.leases) == 4
+
+
+async def test_a_hung_worker_is_killed(managers, monkeypatch):
+    "Stopped, not dead: nothing is told before it is."
+    from uitars_nb.sandbox import fleet
+    real = fleet.connect
+    monkeypatch.setattr(fleet, 'connect', lambda *args, **kw: real(*args, **kw | dict(ping_interval=.3, ping_timeout=.5, open_timeout=1)))
+    manager = await managers()
+    lease = await manager.acquire('ann', 'simulated')
+    link = only_link(manager)
+    os.kill(link.pid, signal.SIGSTOP)
+    assert (await manager.acquire('bob', 'simulated')) and (await manager.acquire('bob', 'simulated', wait=60)).number
+    assert lease.id not in manager.leases and not birth(link.pid)
+
+
+async def test_no_worker_comes_up(managers):
+    manager = await managers(dict(broken=KindConfig(warm=0)), hosts=dict(broken='tests.manager_kinds:BrokenHost'))
+    with pytest.raises(Refused, match='the licence has expired') as e: await manager.acquire('ann', 'broken')
+    assert e.value.status == 503
+
+
+async def test_a_worker_that_dies_again_and_again_is_started_ever_more_slowly(managers):
+    starts = []
+    manager = await managers(dict(fragile=KindConfig(slots=2, warm=1, most=1)), watch=lambda event, **facts: starts.append(event == 'worker gone'),
+                             hosts=dict(fragile='tests.manager_kinds:FragileHost'))
+    await asyncio.sleep(4)
+    assert 1 <= sum(starts) <= 6
+
+
+async def test_forgotten_workers_end_by_themselves(managers, tmp_path):
+    manager = await managers(orphan=1.)
+    await until(lambda: only_pool(manager).idle)
+    await manager.stop()
+    await until(lambda: not workers_of(tmp_path/'m'))
+
+
+async def test_drain_waits_for_those_who_work(managers):
+    manager = await managers()
+    lease = await manager.acquire('ann', 'simulated')
+    await manager.acquire('ann', 'simulated')
+    waiting = asyncio.create_task(manager.acquire('bob', 'simulated'))
+    await asyncio.sleep(.05)
+    draining = asyncio.create_task(manager.drain(timeout=3))
+    with pytest.raises(Refused, match='about to end'): await waiting
+    with pytest.raises(Refused, match='about to end') as e: await manager.acquire('bob', 'simulated')
+    assert e.value.status == 503
+    assert (await sessions(manager)(lease).observe()).title == ''
+    manager.release('ann', lease.id)
+    assert await draining == 1 and not manager.leases
+
+
+async def test_the_ledger_forbids_two_owners(tmp_path):
+    ledger = Ledger(tmp_path/'l.db')
+    facts = dict(user='a', kind='k', options={}, worker='w', ttl=1, task='', granted=0, request='')
+    ledger.grant(id='1', place=0, **facts)
+    with pytest.raises(sqlite3.IntegrityError): ledger.grant(id='2', place=0, **facts)
+    ledger.end(1, 'x', 1)
+    assert ledger.grant(id='3', place=0, **facts) > 1
+    ledger.close()
+
+
+# -- the client
+
+@pytest.fixture
+def server():
+    with serving(ttl=3, kinds=dict(simulated=dict(slots=4, most=2))) as server: yield server
+
+
+async def test_sessions_outlive_the_manager_that_gave_them(server):
+    async with server.client() as client:
+        session = await client.acquire('simulated')
+        await session.act(Action('type', dict(content='mine')))
+        server.kill()
+        asking = asyncio.create_task(client.acquire('simulated'))
+        assert (await session.observe()).title == 'mine'
+        await asyncio.sleep(.3)
+        server.start()
+        await asking
+        await asyncio.sleep(4)   # longer than its term: it is kept by heartbeats
+        assert (await session.observe()).title == 'mine' and not session.lost
+
+
+async def test_a_lost_session_says_why(server):
+    async with server.client() as client:
+        session, other = await client.acquire('simulated'), await client.acquire('simulated')
+        await session.observe()
+        for p in server.workers(): p.kill()
+        await until(lambda: session.lost and other.lost)
+        for o in (session, other):
+            with pytest.raises(LeaseLost, match='its worker died'): await o.observe()
+            await o.close()
+        async with client.session('simulated') as new: await new.observe()
+
+
+async def test_a_cancelled_call_does_not_answer_the_next(server):
+    async with server.client() as client, client.session('simulated') as session:
+        with pytest.raises(TimeoutError): await asyncio.wait_for(session.act(Action('wait', dict(time=5))), .2)
+        start = time.monotonic()
+        assert (await session.observe()).title == '' and time.monotonic() - start < 4
+
+
+async def test_a_cancelled_request_leaves_no_lease(server):
+    async with server.client() as client:
+        async def hasty():
+            with pytest.raises(TimeoutError): await asyncio.wait_for(client.acquire('simulated'), .0005)
+        await asyncio.gather(*[hasty() for _ in range(20)])
+        await until(lambda: sum(p['leased'] + p['waiting'] for p in server.get('/pools')) == 0, 2)
+
+
+async def test_clients_that_die_give_back(server):
+    code = f'''import asyncio
+from uitars_nb.sandbox.client import ManagerClient
+async def main():
+    client = await ManagerClient.local({str(server.folder)!r}).start()
+    for _ in range(3): await client.acquire('simulated')
+    print('ready', flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())'''
+    process = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    assert sum(p['leased'] for p in server.get('/pools')) == 3
+    process.kill()
+    process.wait()
+    await until(lambda: sum(p['leased'] for p in server.get('/pools')) == 0, 15)
+
+
+async def test_a_wrong_token_and_no_manager(server):
+    async with server.client(token='wrong') as client:
+        with pytest.raises(Refused) as e: await client.acquire('simulated')
+        assert e.value.status == 401
+    async with ManagerClient('http://127.0.0.1:9', 'x', patience=.5) as client:
+        with pytest.raises(Refused, match='no manager'): await client.acquire('simulated')
+    with pytest.raises(FileNotFoundError): ManagerClient.local('/nowhere')
+
+
+async def test_a_pool_of_leases_and_a_synchronous_face(server):
+    async with server.client() as client:
+        pool = LeasedPool(client, 'simulated', dict(size=[8, 6]), size=2)
+        async def episode(i):
+            async with pool.session() as session:
+                await session.act(Action('type', dict(content=str(i))))
+                return (await session.observe()).title
+        assert await asyncio.gather(*map(episode, range(6))) == [*map(str, range(6))]
+    def play():
+        client = Sync(ManagerClient.local(server.folder))
+        with client:
+            client.start()
+            session = Sync(client.acquire('simulated'))
+            session.act(Action('type', dict(content='sync')))
+            return session.observe().title, session.size
+    assert await asyncio.to_thread(play) == ('sync', (64, 48))
+
+
+async def test_sigterm_ends_in_order(server):
+    async with server.client() as client:
+        await client.acquire('simulated')
+        server.process.send_signal(signal.SIGTERM)
+        await until(lambda: 'draining' in (server.folder/'manager.log').read_text())
+        with pytest.raises(Refused): await client.acquire('simulated')
+    assert await asyncio.to_thread(server.process.wait, 30) == 0 and server.workers() == []
+
+
+async def test_logs_are_lines_of_json_without_secrets(server):
+    async with server.client() as client:
+        session = await client.acquire('simulated', task='a task')
+        key = session.lease.key
+        await session.close()
+    text = (server.folder/'manager.log').read_text()
+    events = [json.loads(line) for line in text.splitlines()]
+    granted = next(o for o in events if o['event'] == 'granted')
+    assert granted['task'] == 'a task' and granted['user'] == 'local' and 'ended' in [o['event'] for o in events]
+    assert key not in text and (server.folder/'token').read_text() not in text
+    assert all(oct(p.stat().st_mode)[-3:] == '600' for p in server.folder.iterdir() if p.name == 'token' or re.fullmatch(r'[0-9a-f]{12}\.json', p.name))
+
+
+@pytest.mark.slow
+def test_under_fire():
+    seen = faults(600, seed=3)
+    assert seen['leases'] >= 600 and seen['done'] > 400 and min(seen[f'{w}_killed'] for w in ('manager', 'worker', 'client')) > 0
+    assert (seen['leaked'], seen['double'], seen['dirty'], seen['untold']) == (0, 0, 0, 0)
+
+
+# -- the door
+
+@pytest.fixture
+def door(tmp_path):
+    kinds = dict(simulated=KindConfig(slots=4, most=1))
+    config = DoorConfig(ManagerConfig(str(tmp_path/'m'), kinds, max_wait=.2, quota=50, ttl=5), tokens=dict(s3cret='ann', other='bob'))
+    app = make_app(config)
+    with TestClient(app, headers=dict(Authorization='Bearer s3cret')) as client:
+        while client.get('/pools').json()[0]['offered'] < 4: time.sleep(.02)
+        yield client
+        client.portal.call(app.state.manager.drain, 0)
+
+
+def test_http(door):
+    lease = door.post('/leases', json=dict(kind='simulated', task='t')).json()
+    assert [o['id'] for o in door.get('/leases').json()] == [lease['id']]
+    assert door.post(f'/leases/{lease["id"]}/heartbeat').json()['deadline'] >= lease['deadline']
+    bob = dict(Authorization='Bearer other')
+    assert door.get('/leases', headers=bob).json() == [] and door.get(f'/leases/{lease["id"]}', headers=bob).status_code == 404
+    assert door.delete(f'/leases/{lease["id"]}', headers=bob).status_code == 404
+    assert [door.delete(f'/leases/{lease["id"]}').status_code for _ in range(2)] == [204, 204]
+    gone = door.get(f'/leases/{lease["id"]}')
+    assert gone.status_code == 404 and 'released' in gone.json()['detail']
+    assert door.get('/health', headers=dict(Authorization='')).json() == dict(status='ok')
+    for _ in range(4): door.post('/leases', json=dict(kind='simulated'))
+    full = door.post('/leases', json=dict(kind='simulated'))
+    assert full.status_code == 503 and full.headers['Retry-After'] == '5'
+    text = door.get('/metrics').text
+    assert 'uitars_leases_granted_total{kind="simulated"} 5.0' in text and 'uitars_leases_refused_total{status="503"} 1.0' in text
+
+
+@pytest.mark.parametrize('path', ['/leases', '/leases/x', '/pools', '/metrics'])
+@pytest.mark.parametrize('token', ['', 'Bearer', 'Bearer wrong', 'Basic s3cret', 'Bearer s3cre', 'Bearer \u00e4'])
+def test_no_token_no_entry(door, path, token): assert door.get(path, headers={'Authorization': token.encode()}).status_code == 401
+
+
+def test_a_websocket_wants_a_token(door):
+    with pytest.raises(Exception):
+        with door.websocket_connect('/ws', headers=dict(Authorization='Bearer wrong')): pass
+
+
+@pytest.mark.parametrize('text', ['{', '[1]', '"x"', '{}', '[]', '{"id": 1, "op": "acquire"}', '{"id": 1, "op": "acquire", "kind": 3}', '{"op": "beat", "leases": 3}',
+    '{"op": "release"}', '{"op": ["x"]}', '{"id": {}, "op": "acquire", "kind": "simulated", "ttl": 1e400}', '{"op":"acquire","kind":"\\ud800"}', '[' * 100_000])
+def test_garbage_on_the_websocket(door, text):
+    with door.websocket_connect('/ws') as ws: ws.send_text(text)
+    assert door.get('/health').json() == dict(status='ok')
+
+
+def test_fuzzed_from_its_own_description():
+    "Whatever fits the description, and what does not: every answer is one that is described, and none is an error of the server."
+    import schemathesis
+    from hypothesis import HealthCheck, Phase, given, settings
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi.checks import content_type_conformance, negative_data_rejection, response_schema_conformance, status_code_conformance
+    checks = [not_a_server_error, status_code_conformance, response_schema_conformance, content_type_conformance, negative_data_rejection]
+    with serving(kinds=dict(simulated=dict(slots=50, most=2)), max_wait=.05, ttl=5) as server:
+        url = f"http://127.0.0.1:{server.config['port']}"
+        schema, seen = schemathesis.openapi.from_url(f'{url}/openapi.json'), {}
+        for operation in [o.ok() for o in schema.get_all_operations()]:
+            for mode in schemathesis.GenerationMode:
+                if mode is schemathesis.GenerationMode.NEGATIVE and not (operation.path_parameters or operation.body): continue
+                @settings(max_examples=25, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), derandomize=True)
+                @given(case=operation.as_strategy(generation_mode=mode))
+                def fuzz(case):
+                    bearer = {'Authorization': f'Bearer {(server.folder/"token").read_text()}'}
+                    response = case.call_and_validate(base_url=url, headers=bearer, checks=checks)
+                    seen.setdefault(operation.label, set()).add(response.status_code)
+                fuzz()
+        assert seen['GET /health'] == {200} and {201, 404, 422} & seen['POST /leases'] and len(seen) == 8, seen
+        assert server.get('/health') == dict(status='ok')
+
+
+def test_tokens_are_made_where_none_are_given(tmp_path):
+    config = DoorConfig(ManagerConfig(str(tmp_path/'m'), {}))
+    made = tokens_of(config)
+    assert made == tokens_of(config) and [*made.values()] == ['local'] and len([*made][0]) > 30
+    assert oct((tmp_path/'m'/'token').stat().st_mode)[-3:] == '600'
+
+
+@pytest.mark.skipif(not shutil.which('openssl'), reason='no openssl to make a certificate with')
+async def test_tls(tmp_path):
+    subprocess.run(['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', '-subj', '/CN=localhost', '-addext', 'subjectAltName=IP:127.0.0.1', '-keyout', tmp_path/'key.pem', '-out', tmp_path/'cert.pem'],
+                   check=True, capture_output=True)
+    tls = dict(cert=str(tmp_path/'cert.pem'), key=str(tmp_path/'key.pem'), ca=str(tmp_path/'cert.pem'))
+    with serving(kinds=dict(simulated=dict(slots=1, most=1)), **tls) as server:
+        async with server.client(ca=tls['ca']) as client, client.session('simulated') as session:
+            assert session.lease.url.startswith('wss:') and (await session.observe()).title == ''
+        async with ManagerClient.local(server.folder, patience=.5) as client:   # a certificate that nobody vouches for
+            with pytest.raises(Refused): await client.acquire('simulated')
+
+
+# -- real sessions
+
+async def test_browsers_by_lease(tmp_path):
+    "A page, what is left of it for the next, and a Chromium that dies."
+    from uitars_nb.sandbox.kinds import BrowserHost
+    with serving(kinds=dict(browser=dict(slots=2, most=1, options=dict(size=[120, 80])))) as server:
+        async with server.client() as client:
+            async with client.session('browser') as session:
+                assert session.size == (120, 80) and session.config.size == (120, 80)
+                await session.goto('data:text/html,<title>one</title><input autofocus>')
+                await session.act(Action('type', dict(content='hi')))
+                assert await session.evaluate('document.querySelector("input").value') == 'hi'
+                obs = await session.observe()
+                assert obs.title == 'one' and obs.screenshot.shape == (80, 120, 3) and obs.tabs[0].active
+                with pytest.raises(RuntimeError, match='oops'): await session.evaluate('(() => { throw Error("oops") })()')
+                with pytest.raises(ActionError): await session.act(Action('navigate', dict(content='https://example.org')))
+            async with client.session('browser') as session:
+                assert (await session.observe()).url == 'about:blank'
+                for p in server.workers()[0].children(recursive=True): p.kill()
+                with pytest.raises(EnvironmentFailure) as e: await session.observe()
+                assert e.value.reason == StopReason.ENV_CRASH
+            async with client.session('browser') as session, client.session('browser') as other:
+                for o in (session, other): await o.goto('data:text/html,<title>again</title>')
+            kept = [p.pid for p in server.workers()[0].children(recursive=True)]
+            server.workers()[0].kill()
+            await until(lambda: not any(map(birth, kept)))   # its Chromium went with it
+
+
+async def test_a_task_played_over_a_lease():
+    "The loop cannot tell a leased browser from one of its own."
+    from uitars_nb.agent.loop import OracleAgent, run_episode
+    from uitars_nb.core.types import TaskSpec
+    from uitars_nb.tasks.base import get_task
+    import uitars_nb.tasks.miniwob
+    with serving(kinds=dict(browser=dict(slots=1, most=1))) as server:
+        async with server.client() as client, client.session('browser') as session:
+            spec = TaskSpec('miniwob/click-test', seed=1)
+            traj = await run_episode(session, get_task(spec.name), spec, OracleAgent)
+            assert traj.success and traj.stop == StopReason.TERMINATED, (traj, traj.info)
