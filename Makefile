@@ -1,6 +1,6 @@
 # Two commands do everything: `make run` and `make test`. Each installs what is missing first.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lab docs bench readme export constraints clean
+.PHONY: help setup windows run test lab docs bench readme export constraints clean
 BIN := .venv/bin
 ARGS ?=
 
@@ -9,6 +9,9 @@ help:  ## Show this list
 
 setup:  ## Install what is missing: system packages, .venv, a Chromium
 	@.ci/setup
+
+windows: setup  ## Wine, for Windows programs on the desktop (100 MB to fetch, 700 MB on the disk)
+	@.ci/setup windows
 
 run: setup  ## The main job: roll out, store, report (options: ARGS="--help")
 	@$(BIN)/uitars-nb run $(ARGS)

@@ -24,7 +24,7 @@ def load_pyautogui():
     "PyAutoGUI, bound to the display of the environment as it was at the first call."
     sys.modules.setdefault('mouseinfo', None)
     try: import pyautogui
-    except ImportError as e: raise FileNotFoundError(f'{e}; it comes with: pip install "uitars_nb[desktop]"') from e
+    except ImportError as e: raise FileNotFoundError(f'{e}; it comes with: pip install uitars_nb') from e
     pyautogui.PAUSE, pyautogui.FAILSAFE = 0, False
     return pyautogui
 

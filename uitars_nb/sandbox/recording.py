@@ -14,7 +14,7 @@ def find_ffmpeg() -> str:
     "Path of an ffmpeg: the system's, else the one of the package imageio-ffmpeg. Raises `FileNotFoundError`."
     if path := shutil.which('ffmpeg'): return path
     try: from imageio_ffmpeg import get_ffmpeg_exe
-    except ImportError: raise FileNotFoundError('recording needs ffmpeg: apt-get install ffmpeg, or pip install imageio-ffmpeg') from None
+    except ImportError: raise FileNotFoundError('recording needs ffmpeg: apt-get install ffmpeg, or pip install "uitars_nb[video]"') from None
     return get_ffmpeg_exe()
 
 def source(
