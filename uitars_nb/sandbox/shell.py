@@ -15,11 +15,12 @@ from .output import Tape
 
 # %% ../../nbs/10_sandbox/35_shell.ipynb #4f6192c6
 START = r'''
-PS1= PS2= HISTFILE= ; set +o history; unset MAILCHECK; exec 7>&1 10<&-; __n=0 __mark=
-PROMPT_COMMAND='__s=$?; printf %s "$__mark" >&7; printf "%s %s\0" "$__n" "$__s" >&9'
+PS1= PS2= HISTFILE= ; set +o history; unset MAILCHECK; exec 7>&1 10<&-; __n=0; __was() { return $1; }
+PROMPT_COMMAND='__s=$?; \builtin printf "%s %s\0" "$__n" "$__s" >&9; READ __m; \builtin printf %s "$__m" >&7'
 readonly PROMPT_COMMAND
-'''
-LINE = b'IFS= read -r -d "" -u 8 __n; IFS= read -r -d "" -u 8 __mark; IFS= read -r -d "" -u 8 __c; eval "$__c" 7>&- 8<&- 9>&-\n'
+'''.replace('READ', _READ := r'IFS= \builtin read -r -d "" -u 8')
+_EVAL = r'\builtin eval "$__c" 7>&- 8<&- 9>&-'
+LINE = f'{_READ} __n; {_READ} __c; if __was $__s; then {_EVAL}; else {_EVAL}; fi\n'.encode()
 
 @dataclass(frozen=True)
 class Answer:
@@ -107,12 +108,18 @@ def _report(self):
     *whole, self.heard = (self.heard + data).split(b'\0')
     for report in whole:
         number, _, code = report.partition(b' ')
-        if number == b'%d' % self.numbers and code.isdigit() and self.code is None: self.code = int(code)
-    self._settle()
+        if number == b'%d' % self.numbers and code.isdigit(): self._finished(int(code))
+
+@_patch(Shell)
+def _finished(self, code):
+    "The command has ended: ask for a mark behind its output."
+    if self.code is None: self.code = code
+    self.mark = f'\x1e{secrets.token_hex(16)}\x1f'.encode()
+    os.write(self.control, self.mark + b'\0')
 
 @_patch(Shell)
 def _settle(self):
-    if self.code is not None and (not self.mark or self.tape.find(self.mark)): self.done.set()
+    if self.mark and self.tape.find(self.mark): self.done.set()
 
 @_patch(Shell)
 async def _ended(self):
@@ -134,7 +141,7 @@ async def run(self,
     if not self.busy and text in ('', 'C-c'): raise ValueError('no command is running: give a command')
     if self.process is None: await self.start()
     if not self.busy: self._begin(command)
-    elif text == 'C-c': self._interrupt()
+    elif text == 'C-c': await self._interrupt()
     elif text: os.write(self.process.master, command.rstrip('\n').encode() + b'\n')
     try: await asyncio.wait_for(self._ended(), min(timeout, 5) if text == 'C-c' else timeout)
     except TimeoutError: return self._running(timeout, text)
@@ -143,11 +150,11 @@ async def run(self,
 @_patch(Shell)
 def _begin(self, command):
     self.numbers, self.interrupts, self.read = self.numbers + 1, 0, 0
-    self.busy, self.code, self.mark = command, None, f'\x1e{secrets.token_hex(16)}\x1f'.encode()
+    self.busy, self.code, self.mark = command, None, b''
     self.done.clear()
     termios.tcsetattr(self.process.master, termios.TCSANOW, self.mode)
     os.write(self.process.master, LINE)
-    self._send(b'%d\0%s\0%s\0' % (self.numbers, self.mark, command.encode('utf-8', 'surrogateescape')))
+    self._send(b'%d\0%s\0' % (self.numbers, command.encode('utf-8', 'surrogateescape')))
 
 @_patch(Shell)
 def _send(self, data):
@@ -159,15 +166,16 @@ def _send(self, data):
     asyncio.get_running_loop().run_in_executor(None, pour)
 
 @_patch(Shell)
-def _interrupt(self):
+async def _interrupt(self):
     self.interrupts += 1
     os.write(self.process.master, b'\x03')
     group = os.tcgetpgrp(self.process.master)
+    if self.interrupts > 2: return await self.jail.ask('kill_session', leader=self.process.pid)
     if self.interrupts > 1 and group not in (0, self.group): os.killpg(group, signal.SIGKILL)
 
 @_patch(Shell)
 def _running(self, timeout, text):
-    sent = {'': '', 'C-c': '; it did not yet heed C-c, a second one ends it'}.get(text, '; the text was its input' if text != self.busy.strip() else '')
+    sent = {'': '', 'C-c': '; it did not yet heed C-c, another one ends it'}.get(text, '; the text was its input' if text != self.busy.strip() else '')
     note = f'[still running after {timeout:g} s{sent}; an empty command shows more output, C-c interrupts it]'
     return Answer(self.tape.take(self.most), None, note)
 

@@ -153,6 +153,14 @@ class Supervisor:
         except ProcessLookupError: pass
         return {}, []
 
+    def kill_session(self, fds, leader):
+        "End a program and everything that it has started in its own session, jobs in the background too."
+        for pid in (int(o) for o in os.listdir('/proc') if o.isdigit() and o != '1'):
+            try: found = os.getsid(pid) == leader
+            except ProcessLookupError: continue
+            if found: os.kill(pid, signal.SIGKILL)
+        return {}, []
+
     def open(self, fds, **what):
         "Hand a file over."
         return {}, [open_file(**what)]
@@ -173,7 +181,7 @@ def _patch(cls):
     def add(f): setattr(cls, f.__name__, f); return f
     return add
 
-ORDERS = ('spawn', 'kill', 'open', 'dial', 'listen')
+ORDERS = ('spawn', 'kill', 'kill_session', 'open', 'dial', 'listen')
 
 @_patch(Supervisor)
 def answer(self):
