@@ -170,12 +170,10 @@ class DesktopSession(RemoteGuest):
         self.client, self.size = connection(f'http://127.0.0.1:{facts["port"]}', self.token), tuple(facts['size'])
         with failures():
             await self.place.start(dict(DISPLAY=facts['display'], XAUTHORITY=f'{self.folder}/Xauthority'))
-            await self.prepare()
             for argv, sign in zip(programs.FURNITURE, ('manager', 'panel')):
                 await self.place.begin([*argv], watch=True)
                 while not (await self.ask('GET', '/ready')).json()[sign]: self.place.check(); await asyncio.sleep(.01)
-        await self.ask('POST', '/reset')
-        self.started = time.monotonic()
+        await self.reset()
 
     async def _guest(self):
         "Start the guest; what it says of itself."

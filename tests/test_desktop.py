@@ -1,0 +1,412 @@
+"Desktop sessions on real displays: where actions land, what programs receive, what a reset leaves, what a crash is called."
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from uitars_nb.core.coordinates import to_pixel
+from uitars_nb.core.types import Action, StopReason
+from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
+from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
+from uitars_nb.sandbox.jail import Jail
+from uitars_nb.sandbox.recording import find_ffmpeg
+from uitars_nb.sandbox.remote import Looking
+
+missing = [o for o in ('Xvfb', 'openbox', 'tint2', 'xclip', 'mousepad', 'xterm', 'pcmanfm') if not shutil.which(o)]
+pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
+WINDOW = Path(__file__).with_name('desktop_window.py')
+PATIENT = Looking(quiet=.05, most=2, timeout=60)
+
+
+async def until(ready, seconds=20):
+    "Wait until `ready()` is true; its value."
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = ready()
+        if asyncio.iscoroutine(value): value = await value
+        if value: return value
+        await asyncio.sleep(.03)
+    raise AssertionError('it never came true')
+
+
+def opened(size=(640, 480), **config): return DesktopSession(DesktopConfig(size=size, looking=PATIENT, start_timeout=90, **config))
+
+
+@pytest.fixture
+async def desk():
+    session = await opened().start()
+    yield session
+    await session.close()
+
+
+class Recorder:
+    "The window of `desktop_window.py` on a session."
+    def __init__(self, session, path): self.session, self.path, self.seen = session, path, 0
+    async def start(self):
+        await self.session.ask('POST', '/launch', json=dict(argv=[sys.executable, str(WINDOW), str(self.path)]))
+        await until(lambda: self.path.exists() and any(o['what'] == 'shown' for o in self.rows()))
+        self.seen = len(self.rows())
+        return self
+    def rows(self): return [json.loads(line) for line in self.path.read_text().splitlines()]
+    async def after(self, what, count=1):
+        "Events since the last look, once `count` of kind `what` are among them."
+        rows = await until(lambda: (new := self.rows()[self.seen:]) and sum(o['what'] == what for o in new) >= count and new)
+        self.seen = len(self.rows())
+        return rows
+
+
+@pytest.fixture
+async def recorder(desk, tmp_path): return await Recorder(desk, tmp_path/'events.jsonl').start()
+
+
+async def act(session, name, **args): await session.act(Action(name, args))
+async def do(session, name, **args):
+    await act(session, name, **args)
+    return await session.observe()
+
+
+def test_it_is_a_session(): assert isinstance(opened(), Session)
+
+
+@pytest.mark.parametrize('size', [(640, 480), (801, 603)])
+async def test_a_click_lands_on_its_pixel(size, tmp_path):
+    session = await opened(size).start()
+    try:
+        recorder = await Recorder(session, tmp_path/'events').start()
+        for point in [(0, 0), (1000, 1000), (500, 500), (333, 667), (1, 999)]:
+            await act(session, 'click', point=point)
+            rows = await recorder.after('up')
+            x, y = (int(v) for v in to_pixel(point, size))
+            assert [(o['what'], o['at'], o['detail']) for o in rows if o['what'] in ('down', 'up')] == [('down', [x, y], 1), ('up', [x, y], 1)], point
+    finally: await session.close()
+
+
+async def test_buttons_wheel_and_drag(desk, recorder):
+    await act(desk, 'right_single', point=(100, 100))
+    assert {o['detail'] for o in await recorder.after('up') if o['what'] == 'down'} == {3}
+    await act(desk, 'left_double', point=(300, 300))
+    assert [o['what'] for o in await recorder.after('up', 2) if o['what'] != 'move'] == ['down', 'up'] * 2
+    for direction, button in dict(up=4, down=5, left=6, right=7).items():
+        await act(desk, 'scroll', direction=direction, point=(200, 800))
+        rows = [o for o in await recorder.after('up', 5) if o['what'] == 'down']
+        assert [o['detail'] for o in rows] == [button] * 5 and rows[0]['at'] == [128, 384]
+    await act(desk, 'drag', start_point=(100, 100), end_point=(900, 500))
+    rows = await recorder.after('up')
+    down, up = (next(i for i, o in enumerate(rows) if o['what'] == w) for w in ('down', 'up'))
+    assert (rows[down]['at'], rows[up]['at']) == ([64, 48], [576, 240])
+    path = [o['at'] for o in rows[down:up] if o['what'] == 'move']
+    assert len(path) >= 10 and path == sorted(path), 'a drag goes in steps'
+
+
+async def test_held_button_and_keys(desk, recorder):
+    await act(desk, 'mouse_down', point=(500, 500), button='left')
+    await act(desk, 'move_to', point=(600, 500))
+    await act(desk, 'mouse_up', button='left')
+    assert any(o['what'] == 'move' and o['state'] & 256 for o in await recorder.after('up')), 'the button is held while the pointer moves'
+    await act(desk, 'press', key='shift')
+    await act(desk, 'hotkey', key='ctrl x')
+    await act(desk, 'release', key='shift')
+    rows = [(o['what'], o['keysym']) for o in await recorder.after('keyup', 3)]
+    assert rows == [('key', 0xffe1), ('key', 0xffe3), ('key', ord('X')), ('keyup', ord('X')), ('keyup', 0xffe3), ('keyup', 0xffe1)]
+
+
+async def test_two_clicks_on_one_spot_are_no_double_click(desk, recorder):
+    start = time.monotonic()
+    for _ in range(2): await act(desk, 'click', point=(500, 500))
+    assert time.monotonic() - start > .5
+    start = time.monotonic()
+    for x in (100, 300, 500, 700): await act(desk, 'click', point=(x, 200))
+    assert time.monotonic() - start < 3, 'clicks elsewhere do not wait'
+
+
+TEXT = 'The <quick> "brown" fox: {jumps} over | ~/the\\lazy & dog; 1+1=2 @#$%^*()_?!`\tné Grüße ß ñ €5 “quoted” – 漢字かな Привет 😀 𝔘\n'
+
+
+async def test_any_text_reaches_the_editor_and_the_disk(desk):
+    many = ''.join(chr(c) for c in range(0x4e00, 0x4e00 + 60)) + '\n'  # more characters than there are free keys
+    await desk.launch('editor', 'note.txt')
+    await desk.observe()
+    for text in (TEXT, many): await do(desk, 'type', content=text)
+    await do(desk, 'hotkey', key='ctrl s')
+    note = desk.place.home/'note.txt'
+    await until(lambda: note.exists() and note.read_text().endswith('\n'))
+    await desk.observe()
+    assert note.read_text() == TEXT + many
+
+
+async def test_clipboard_between_program_and_task(desk):
+    await desk.launch('editor', 'note.txt')
+    await do(desk, 'type', content='to be copied')
+    await do(desk, 'hotkey', key='ctrl a')
+    await do(desk, 'hotkey', key='ctrl c')
+    assert await until(desk.clipboard) == 'to be copied'
+    await desk.copy('from outside: é漢')
+    await do(desk, 'hotkey', key='ctrl v')
+    await do(desk, 'hotkey', key='ctrl s')
+    note = desk.place.home/'note.txt'
+    await until(lambda: note.exists() and note.read_text().strip() == 'from outside: é漢')
+
+
+async def test_windows_and_titles(desk):
+    window = await desk.launch('terminal', '-T', 'first')
+    await desk.launch('terminal', '-T', 'second')
+    assert window.title == 'first' and [w.title for w in await desk.windows()] == ['first', 'second']
+    seen = await desk.observe()
+    assert seen.title == 'second' and [w.active for w in await desk.windows()] == [False, True]
+    await do(desk, 'hotkey', key='alt f4')
+    await until(lambda: _count(desk, 1))
+
+
+async def _count(desk, n): return len(await desk.windows()) == n
+
+
+async def test_the_panel_starts_programs(desk):
+    before = await desk.observe()
+    await act(desk, 'click', point=(27, 966))  # the first icon: files
+    await until(lambda: _count(desk, 1))
+    assert (await desk.windows())[0].program == 'Pcmanfm'
+    assert (before.screenshot != (await desk.observe()).screenshot).any()
+
+
+async def test_two_desktops_do_not_hear_each_other(tmp_path):
+    a, b = opened(), opened((800, 600))
+    try:
+        await asyncio.gather(a.start(), b.start())
+        ra, rb = await Recorder(a, tmp_path/'a').start(), await Recorder(b, tmp_path/'b').start()
+        await asyncio.gather(*[act(s, 'type', content=t) for s, t in ((a, 'aaaa'), (b, 'bbbb'))])
+        keys = [{chr(o['keysym']) for o in await r.after('keyup', 4) if o['what'] == 'key'} for r in (ra, rb)]
+        assert keys == [{'a'}, {'b'}]
+        await a.copy('only in a')
+        assert (await a.clipboard(), await b.clipboard()) == ('only in a', '')
+        assert a.place.home != b.place.home
+        assert ((await a.observe()).screenshot.shape, (await b.observe()).screenshot.shape) == ((480, 640, 3), (600, 800, 3))
+    finally: await asyncio.gather(a.close(), b.close())
+
+
+async def test_reset_leaves_nothing_behind(desk):
+    blank = (await desk.observe()).screenshot
+    children = {p.pid for p in psutil.Process(desk.process.pid).children(recursive=True)}
+    files = sorted(str(p) for p in desk.place.home.rglob('*'))
+    await desk.launch('terminal')
+    await desk.observe()
+    await do(desk, 'type', content='mkdir deep; touch deep/file .hidden; rm -rf .config; (setsid sleep 1000 &); (sleep 1000 & disown)\n')
+    await until(lambda: (desk.place.home/'deep'/'file').exists())
+    await desk.launch('editor')
+    await do(desk, 'type', content='é漢')
+    await do(desk, 'press', key='ctrl')
+    await act(desk, 'mouse_down', point=(500, 500), button='left')
+    await act(desk, 'hotkey', key='capslock')
+    await desk.copy('secret')
+    await desk.reset()
+    assert sorted(str(p) for p in desk.place.home.rglob('*')) == files
+    assert {p.pid for p in psutil.Process(desk.process.pid).children(recursive=True)} == children
+    assert (await desk.clipboard(), await desk.windows()) == ('', [])
+    assert np.array_equal((await desk.observe()).screenshot, blank)
+    await desk.launch('editor', 'after.txt')
+    await do(desk, 'type', content='abc')
+    await do(desk, 'hotkey', key='ctrl s')
+    await until(lambda: (desk.place.home/'after.txt').exists() and (desk.place.home/'after.txt').read_text().strip() == 'abc')
+
+
+async def test_an_open_menu_does_not_survive_a_reset(desk):
+    await do(desk, 'right_single', point=(500, 300))
+    await desk.reset()
+    await desk.launch('terminal', '-T', 'works')
+    assert (await desk.observe()).title == 'works'
+
+
+@pytest.mark.parametrize('victim', ['Xvfb', 'openbox', 'tint2', 'guest'])
+async def test_a_crash_is_the_environments(victim):
+    session = await opened((320, 240)).start()
+    guest = psutil.Process(session.process.pid)
+    try:
+        process = guest if victim == 'guest' else next(p for p in guest.children(recursive=True) if p.name() == victim)
+        process.kill()
+        await until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+        for call in (session.observe, lambda: act(session, 'click', point=(5, 5)), session.reset):
+            with pytest.raises(EnvironmentFailure) as e: await call()
+            assert e.value.reason is StopReason.ENV_CRASH
+    finally: await session.close()
+    assert not Path(session.folder).exists()
+
+
+async def test_a_guest_that_hangs_is_a_time_out():
+    session = DesktopSession(DesktopConfig(size=(320, 240), looking=Looking(timeout=1), start_timeout=90))
+    session.looking = PATIENT
+    await session.start()
+    try:
+        session.looking = Looking(timeout=1)
+        os.kill(session.process.pid, signal.SIGSTOP)
+        with pytest.raises(EnvironmentFailure) as e: await session.observe()
+        assert e.value.reason is StopReason.ENV_TIMEOUT
+    finally:
+        os.kill(session.process.pid, signal.SIGCONT)
+        await session.close()
+
+
+async def test_nothing_stays_when_it_closes():
+    session = await opened((320, 240)).start()
+    await session.launch('terminal')
+    processes = [psutil.Process(session.process.pid), *psutil.Process(session.process.pid).children(recursive=True)]
+    await session.close()
+    await session.close()
+    assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not Path(session.folder).exists()
+    with pytest.raises(EnvironmentFailure): await session.observe()
+
+
+OWNER = '''
+import asyncio, sys
+from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession
+async def main():
+    session = await DesktopSession(DesktopConfig(size=(320, 240))).start()
+    await session.launch('terminal')
+    print(session.process.pid, session.folder, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+'''
+
+
+async def test_nothing_stays_when_its_owner_is_killed():
+    owner = await asyncio.create_subprocess_exec(sys.executable, '-c', OWNER, stdout=asyncio.subprocess.PIPE)
+    pid, folder = (await asyncio.wait_for(owner.stdout.readline(), 90)).decode().split()
+    processes = [psutil.Process(int(pid)), *psutil.Process(int(pid)).children(recursive=True)]
+    assert len(processes) >= 5
+    owner.kill()
+    await owner.wait()
+    await until(lambda: not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
+    await until(lambda: not Path(folder).exists())
+
+
+async def test_bad_requests_say_what_to_do(desk):
+    for action, said in [(Action('click', dict(point=(1, 1001))), 'off the screen'), (Action('hotkey', dict(key='ctrl hyper')), "no key 'hyper'"), (Action('wait', dict(time=9e9)), 'at most 60'),
+                         (Action('type', dict(content='a\x07')), r'U\+0007'), (Action('tap', dict(point=(1, 1))), 'no function'), (Action('navigate', {}), 'missing')]:
+        with pytest.raises(ActionError, match=said): await desk.act(action)
+    with pytest.raises(ActionError, match='there is no program'): await desk.launch('wordperfect')
+
+
+@pytest.mark.parametrize('make', [lambda p: (p/'thesis').touch(), lambda p: (p/'sub').mkdir()])
+def test_a_home_that_is_somebodys_is_refused(make, tmp_path):
+    make(tmp_path)
+    with pytest.raises(ValueError, match='not empty'): opened(home=str(tmp_path))
+
+
+async def test_an_own_home_is_kept_after_closing(tmp_path):
+    session = await opened((320, 240), home=str(tmp_path/'home')).start()
+    (tmp_path/'home'/'result.txt').write_text('kept')
+    await session.close()
+    assert (tmp_path/'home'/'result.txt').read_text() == 'kept'
+    again = opened((320, 240), home=str(tmp_path/'home'))
+    await again.close()
+
+
+async def test_a_size_that_no_server_can_have():
+    with pytest.raises(EnvironmentFailure) as e: await opened((0, 0)).start()
+    assert e.value.reason is StopReason.ENV_RESET
+
+
+async def test_recording_is_a_film(desk, tmp_path):
+    try: find_ffmpeg()
+    except FileNotFoundError as e: pytest.skip(str(e))
+    await desk.record()
+    with pytest.raises(ActionError, match='under way'): await desk.record()
+    await desk.launch('terminal')
+    await asyncio.sleep(2)
+    film = tmp_path/'film.mp4'
+    film.write_bytes(await desk.stop_recording())
+    out = await asyncio.create_subprocess_exec(find_ffmpeg(), '-loglevel', 'error', '-i', film, '-f', 'rawvideo', '-pix_fmt', 'rgb24', '-', stdout=asyncio.subprocess.PIPE)
+    frames = np.frombuffer((await out.communicate())[0], np.uint8).reshape(-1, 480, 640, 3)
+    assert len(frames) >= 2
+    assert np.abs(frames[-1].astype(int) - (await desk.observe()).screenshot).mean() < 12, 'the last frame is the screen'
+    with pytest.raises(ActionError, match='no recording'): await desk.stop_recording()
+
+
+@pytest.fixture
+async def jailed():
+    config = jail_for_desktop()
+    jail = await Jail(config).start()
+    session = await DesktopSession(DesktopConfig(size=(640, 480), looking=PATIENT, start_timeout=90), jail).start()
+    yield session, jail
+    await session.close()
+    await jail.close()
+    drop_sockets(config)
+
+
+needs_jail = pytest.mark.skipif(not shutil.which('bwrap'), reason='jails need bubblewrap: apt-get install bubblewrap')
+
+
+@needs_jail
+async def test_a_jailed_desktop_shares_its_home_with_the_jail(jailed):
+    session, jail = jailed
+    await jail.write('note.txt', b'from the shell\n')
+    await session.launch('editor', 'note.txt')
+    await session.observe()
+    await do(session, 'hotkey', key='ctrl end')
+    await do(session, 'type', content='and é from the desktop\n')
+    await do(session, 'hotkey', key='ctrl s')
+    async def saved(): return b'desktop' in await jail.read('note.txt')
+    await until(saved)
+    assert (await jail.read('note.txt')).decode() == 'from the shell\nand é from the desktop\n'
+
+
+@needs_jail
+async def test_a_jailed_terminal_sees_nothing_of_the_host(jailed):
+    session, jail = jailed
+    secret = Path('/tmp/uitars-secret-of-the-host')
+    secret.write_text('secret')
+    try:
+        await session.launch('terminal')
+        await session.observe()
+        await do(session, 'type', content=f'(cat {secret}; id -u; ls /tmp/.X11-unix; echo -; ls -A /root; env; echo done) > out 2>&1\n')
+        async def written(): return 'out' in await jail.listing() and b'done' in await jail.read('out')
+        await until(written)
+    finally: secret.unlink()
+    out = (await jail.read('out')).decode()
+    assert 'secret\n' not in out and '1000\n' in out and 'UITARS_GUEST_TOKEN' not in out
+    assert out.split('-\n')[0].count('X') == 1, 'no display but its own'
+
+
+@needs_jail
+async def test_a_jailed_reset_ends_programs_and_spares_the_shell(jailed):
+    session, jail = jailed
+    shell = await jail.spawn(['sleep', '1000'])
+    blank = (await session.observe()).screenshot
+    await session.launch('terminal')
+    await session.observe()
+    await do(session, 'type', content='(setsid sleep 999 &); touch here /tmp/there\n')
+    async def touched(): return 'here' in await jail.listing()
+    await until(touched)
+    await session.reset()
+    assert 'here' not in await jail.listing() and 'there' not in await jail.listing('/tmp')
+    assert b'sleep\x00999' not in (await jail.run(['sh', '-c', 'cat /proc/[0-9]*/cmdline']))[1]
+    assert shell.code is None, 'what others run in the jail is theirs'
+    assert np.array_equal((await session.observe()).screenshot, blank)
+
+
+@needs_jail
+async def test_a_jail_that_ends_is_the_environments(jailed):
+    session, jail = jailed
+    await jail.close()
+    for call in (session.observe, session.reset):
+        with pytest.raises(EnvironmentFailure) as e: await call()
+        assert e.value.reason is StopReason.ENV_CRASH
+
+
+@needs_jail
+@pytest.mark.slow
+async def test_the_browser_opens_a_page_in_the_jail(jailed):
+    session, jail = jailed
+    await jail.write('page.html', '<title>A page of the home</title><body style="background:#00ff00">'.encode())
+    await act(session, 'navigate', content='file:///home/user/page.html')
+    async def shown():
+        seen = await session.observe()
+        return 'A page of the home' in seen.title and (seen.screenshot == [0, 255, 0]).all(-1).mean() > .2
+    await until(shown, 60)
