@@ -14,8 +14,8 @@ from PIL import Image
 
 # %% ../../nbs/10_sandbox/53_screens.ipynb #fc64a129
 def rgb(
-    bgrx: bytes,            # 4 bytes a pixel
-    size: tuple[int, int],  # width, height
+    bgrx: bytes | bytearray,  # 4 bytes a pixel
+    size: tuple[int, int],    # width, height
 ) -> np.ndarray:
     "The pixels as uint8 (height, width, 3)."
     return np.asarray(Image.frombytes('RGB', size, bgrx, 'raw', 'BGRX'))
@@ -38,7 +38,7 @@ class Screen:
 
     def look(self) -> np.ndarray:
         "The screen as it is now: uint8 (height, width, 3)."
-        return rgb(bytes(self.grab()), self.size)
+        return rgb(self.grab(), self.size)
 
     def close(self) -> None:
         "Give the connection back."
@@ -63,10 +63,10 @@ async def still(
 
 # %% ../../nbs/10_sandbox/53_screens.ipynb #81fb39ff
 def pack(
-    bgrx: bytes,
+    bgrx: bytes | bytearray,
 ) -> bytes:
     "Pixels, compressed without loss."
-    return lz4.block.compress(bytes(bgrx), acceleration=4)
+    return lz4.block.compress(bgrx, acceleration=4)
 
 def unpack(
     data: bytes,            # of `pack`
