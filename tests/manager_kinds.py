@@ -15,3 +15,10 @@ class FragileHost(SimulatedHost):
     async def open(self, place):
         if place: await asyncio.sleep(.3); os._exit(1)
         return await super().open(place)
+
+
+class LeavingHost(SimulatedHost):
+    "Starts a program that does not notice when its worker dies."
+    async def open(self, place):
+        await asyncio.create_subprocess_exec('sleep', '1000', start_new_session=True, stdin=asyncio.subprocess.DEVNULL)
+        return await super().open(place)

@@ -23,7 +23,7 @@ from tests.bench.bench_manager import Server, faults, serving
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Sync, run
 from uitars_nb.sandbox.client import LeasedPool, ManagerClient, RemoteSession
-from uitars_nb.sandbox.fleet import birth, kill
+from uitars_nb.sandbox.fleet import birth
 from uitars_nb.sandbox.ledger import Ledger, WorkerRow
 from uitars_nb.sandbox.manager import KindConfig, Manager, ManagerConfig, pool_key
 from uitars_nb.sandbox.manager_api import DoorConfig, make_app, tokens_of
@@ -116,14 +116,17 @@ async def test_quota_and_full_queue(managers):
 async def test_who_gives_up_waiting_leaves_nothing(managers):
     manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
     lease = await manager.acquire('ann', 'simulated')
-    waiting = asyncio.create_task(manager.acquire('bob', 'simulated'))
+    waiting, offer = asyncio.create_task(manager.acquire('bob', 'simulated')), manager._offer
+    def offer_and_cancel(*args):   # granted, not yet heard
+        offer(*args)
+        waiting.cancel()
     await asyncio.sleep(.05)
+    manager._offer = offer_and_cancel
     manager.release('ann', lease.id)
-    await until(lambda: 'bob' in [o.row.user for o in manager.leases.values()])   # granted, not yet heard
-    waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    if not waiting.cancelled(): manager.release('bob', waiting.result().id)
-    assert (await manager.acquire('cem', 'simulated', wait=5)).number > lease.number
+    assert waiting.cancelled() and manager.ledger.last_number() == lease.number + 1
+    manager._offer = offer
+    assert (await manager.acquire('cem', 'simulated', wait=5)).number == lease.number + 2
 
 
 @pytest.mark.parametrize('kind, options, status', [('teapot', {}, 404), ('simulated', dict(sise=3), 422), ('simulated', dict(size='big'), 422),
@@ -250,11 +253,11 @@ async def test_the_next_manager_goes_on(managers):
     lease, other = [await manager.acquire('ann', 'simulated', ttl=30) for _ in range(2)]
     session = sessions(manager)(lease)
     await session.act(Action('type', dict(content='mine')))
-    pid = only_link(manager).pid
+    pid = only_link(manager).process.pid
     await manager.stop()
     assert (await session.observe()).title == 'mine'   # without any manager
     manager = await managers()
-    assert {o.id for o in manager.leases_of('ann')} == {lease.id, other.id} and only_link(manager).pid == pid
+    assert {o.id for o in manager.leases_of('ann')} == {lease.id, other.id} and only_link(manager).process.pid == pid
     await until(lambda: only_link(manager).url)
     assert manager.lease('ann', lease.id).url == lease.url
     assert (await session.observe()).title == 'mine'
@@ -276,9 +279,9 @@ async def test_a_release_that_was_written_and_not_sent(managers, tmp_path):
     ledger.close()
     manager = await managers()
     new = [sessions(manager)(await manager.acquire('bob', 'simulated')) for _ in range(2)]
-    assert [(await o.observe()).title for o in new] == ['', '']
-    for old in (session, late):
+    for old in (session, late):   # before their new owners come
         with pytest.raises(LeaseLost): await old.observe()
+    assert [(await o.observe()).title for o in new] == ['', '']
 
 
 async def test_a_worker_that_died_while_nobody_looked(managers):
@@ -286,7 +289,7 @@ async def test_a_worker_that_died_while_nobody_looked(managers):
     lease = await manager.acquire('ann', 'simulated')
     link = only_link(manager)
     await manager.stop()
-    kill(link.pid, link.born)
+    link.process.kill()
     manager = await managers()
     await until(lambda: not manager.leases)
     with pytest.raises(Refused, match='worker died'): manager.beat('ann', lease.id)
@@ -296,12 +299,12 @@ async def test_a_worker_that_died_while_nobody_looked(managers):
 async def test_a_worker_that_was_started_and_not_written_down(managers, tmp_path):
     manager = await managers()
     await until(lambda: only_pool(manager).idle)
-    pid = only_link(manager).pid
+    pid = only_link(manager).process.pid
     await manager.stop()
     with sqlite3.connect(tmp_path/'m'/'manager.db') as db: db.execute('update workers set pid = 0, born = 0')
     db.close()
     manager = await managers()
-    assert (await manager.acquire('ann', 'simulated')).number == 1 and only_link(manager).pid == pid
+    assert (await manager.acquire('ann', 'simulated')).number == 1 and only_link(manager).process.pid == pid
     assert len(workers_of(tmp_path/'m')) == 1
 
 
@@ -322,13 +325,22 @@ async def test_a_killed_worker_is_replaced_and_its_owners_told(managers):
     leases = [await manager.acquire('ann', 'simulated') for _ in range(4)]
     link = only_link(manager)
     mine = [o for o in leases if manager.leases[o.id].link is link]
-    kill(link.pid, link.born)
+    link.process.kill()
     await until(lambda: len(told) == 2)
     assert {o for o, _ in told} == {o.id for o in mine}
     for o in mine:
         with pytest.raises(EnvironmentFailure): await sessions(manager)(o).observe()
     for _ in range(2): await manager.acquire('ann', 'simulated')
     assert len(manager.leases) == 4
+
+
+async def test_what_a_killed_worker_had_started_goes_with_it(managers):
+    manager = await managers(dict(leaving=KindConfig(slots=1, most=1)), hosts=dict(leaving='tests.manager_kinds:LeavingHost'))
+    await until(lambda: only_pool(manager).idle)
+    link = only_link(manager)
+    child, = psutil.Process(link.process.pid).children()
+    os.kill(link.process.pid, signal.SIGKILL)
+    await until(lambda: not birth(child.pid))
 
 
 async def test_a_hung_worker_is_killed(managers, monkeypatch):
@@ -339,9 +351,9 @@ async def test_a_hung_worker_is_killed(managers, monkeypatch):
     manager = await managers()
     lease = await manager.acquire('ann', 'simulated')
     link = only_link(manager)
-    os.kill(link.pid, signal.SIGSTOP)
+    os.kill(link.process.pid, signal.SIGSTOP)
     assert (await manager.acquire('bob', 'simulated')) and (await manager.acquire('bob', 'simulated', wait=60)).number
-    assert lease.id not in manager.leases and not birth(link.pid)
+    assert lease.id not in manager.leases and not birth(link.process.pid)
 
 
 async def test_no_worker_comes_up(managers):
@@ -432,10 +444,13 @@ async def test_a_cancelled_call_does_not_answer_the_next(server):
 
 async def test_a_cancelled_request_leaves_no_lease(server):
     async with server.client() as client:
-        async def hasty():
-            with pytest.raises(TimeoutError): await asyncio.wait_for(client.acquire('simulated'), .0005)
-        await asyncio.gather(*[hasty() for _ in range(20)])
-        await until(lambda: sum(p['leased'] + p['waiting'] for p in server.get('/pools')) == 0, 2)
+        await (await client.acquire('simulated')).close()
+        async def hasty(patience):
+            try: await (await asyncio.wait_for(client.acquire('simulated'), patience)).close()
+            except TimeoutError: return True
+        given_up = await asyncio.gather(*[hasty(.0003 * i) for i in range(30)])
+        await asyncio.sleep(.8)   # well within the term of a lease that nobody keeps
+        assert any(given_up) and sum(p['leased'] + p['waiting'] for p in server.get('/pools')) == 0
 
 
 async def test_clients_that_die_give_back(server):
@@ -641,3 +656,25 @@ async def test_a_task_played_over_a_lease():
             spec = TaskSpec('miniwob/click-test', seed=1)
             traj = await run_episode(session, get_task(spec.name), spec, OracleAgent)
             assert traj.success and traj.stop == StopReason.TERMINATED, (traj, traj.info)
+
+
+@pytest.mark.skipif(not shutil.which('bwrap'), reason='no bubblewrap')
+async def test_tools_by_lease():
+    with serving(kinds=dict(tools=dict(slots=1, most=1))) as server:
+        async with server.client() as client:
+            for _ in range(2):
+                async with client.session('tools', wait=60) as session:
+                    await session.act(Action('execute_bash', dict(command='ls; echo "$((6 * 7))" > answer; cat answer')))
+                    assert (await session.observe()).text.split()[:1] == ['42']   # and no file of the last lease
+    assert server.workers() == []
+
+
+@pytest.mark.skipif(not shutil.which('Xvfb'), reason='no X server')
+async def test_desktops_by_lease():
+    with serving(kinds=dict(desktop=dict(slots=1, most=1, options=dict(size=[640, 480])))) as server:
+        async with server.client() as client, client.session('desktop', wait=90) as session:
+            assert (await session.observe()).screenshot.shape == (480, 640, 3)
+            await session.act(Action('click', dict(point=(500, 500))))
+        kept = [p.pid for p in server.workers()[0].children(recursive=True)]
+        server.workers()[0].kill()
+        await until(lambda: not any(map(birth, kept)))

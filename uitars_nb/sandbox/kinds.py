@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'Host', 'SimulatedConfig', 'SimulatedSession', 'SimulatedHost', 'BrowserHost', 'PhonesConfig', 'AndroidHost',
-           'register', 'host_class', 'structure', 'config_of']
+           'EachHost', 'DesktopHost', 'WindowsHost', 'ToolHost', 'register', 'host_class', 'structure', 'config_of']
 
 # %% ../../nbs/10_sandbox/70_kinds.ipynb #d863e328
 import asyncio, importlib, itertools
@@ -137,9 +137,43 @@ class AndroidHost:
 
     async def close(self): "Nothing is shared."
 
+# %% ../../nbs/10_sandbox/70_kinds.ipynb #0e1e3952
+class EachHost:
+    "A session of its own for each place: `session` and `settings` are addresses of its class and of the dataclass of its options."
+    session, settings, methods = '', '', ()
+    def __init__(self, config: Any): self.options = config
+
+    @classmethod
+    def _config(cls): return host_class(cls.settings)
+
+    async def open(self, place: int) -> Session:
+        "One more. Raises `EnvironmentFailure` where something that it needs is not installed."
+        try: return host_class(self.session)(self.options)
+        except (RuntimeError, OSError) as e: raise EnvironmentFailure(StopReason.ENV_RESOURCE, str(e)) from e
+
+    def alive(self, session: Session) -> bool:
+        "False where the session has a process that has ended."
+        process = getattr(session, 'process', None)
+        return process is None or process.poll() is None
+
+    async def close(self): "Nothing is shared."
+
+class DesktopHost(EachHost):
+    "Linux desktops."
+    session, settings = 'uitars_nb.sandbox.desktop:DesktopSession', 'uitars_nb.sandbox.desktop:DesktopConfig'
+
+class WindowsHost(EachHost):
+    "Desktops with Windows programs under Wine."
+    session, settings = 'uitars_nb.sandbox.windows:WindowsSession', 'uitars_nb.sandbox.desktop:DesktopConfig'
+
+class ToolHost(EachHost):
+    "Terminals, Python cells and editors over a home, without a screen."
+    session, settings = 'uitars_nb.sandbox.tools:ToolSession', 'uitars_nb.sandbox.tools:ToolConfig'
+
 # %% ../../nbs/10_sandbox/70_kinds.ipynb #ae77e7df
 KINDS = {'simulated': 'uitars_nb.sandbox.kinds:SimulatedHost', 'browser': 'uitars_nb.sandbox.kinds:BrowserHost',
-         'android': 'uitars_nb.sandbox.kinds:AndroidHost'}
+         'android': 'uitars_nb.sandbox.kinds:AndroidHost', 'desktop': 'uitars_nb.sandbox.kinds:DesktopHost',
+         'windows': 'uitars_nb.sandbox.kinds:WindowsHost', 'tools': 'uitars_nb.sandbox.kinds:ToolHost'}
 
 def register(
     name: str,

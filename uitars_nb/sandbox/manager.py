@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .fair_queue import FairQueue
-from .fleet import Link, WorkerSettings, spawn
+from .fleet import Link, LocalPlace, WorkerSettings
 from .kinds import KINDS, config_of, host_class
 from .ledger import LeaseRow, Ledger, WorkerRow
 from .messages import Lease, Refused, lease_key
@@ -27,6 +27,7 @@ class KindConfig:
     slots: int = 4     # sessions that one worker hosts
     warm: int = 1      # workers with the default options that are kept for those who come
     most: int = 4      # workers of this kind, whatever their options
+    resources: dict[str, float] = field(default_factory=dict)   # of one worker, where a cluster places it: 'CPU' or names of one's own
 
 @dataclass(frozen=True)
 class ManagerConfig:
@@ -43,6 +44,8 @@ class ManagerConfig:
     remember: float = 3600.          # seconds that ended leases can be asked about
     orphan: float = 60.              # seconds that workers live without a manager
     start: float = 60.               # seconds that a worker may take to start
+    place: str = ''                  # 'module:class' of what starts workers elsewhere than on this machine, and its options
+    place_options: dict = field(default_factory=dict)
     address: str = '127.0.0.1'       # where manager and workers listen
     cert: str = ''                   # files of TLS: certificate, key, and the authority that signed it
     key: str = ''
@@ -80,7 +83,8 @@ class Manager:
     ):
         self.config, self.watch = config, watch
         self.hosts = {k: host_class(config.hosts.get(k) or KINDS[k]) for k in config.kinds}
-        self.settings = WorkerSettings(config.folder, config.address, config.orphan, config.start, config.cert, config.key, config.ca)
+        settings = WorkerSettings(config.folder, config.address, config.orphan, config.start, config.cert, config.key, config.ca)
+        self.place = host_class(config.place)(settings, **config.place_options) if config.place else LocalPlace(settings)
         self.pools, self.leases, self.places, self.requests = {}, {}, {}, {}   # by key; by id; by worker and place; by user and request
         self.held = defaultdict(int)         # user -> leases
         self.deadlines, self.listeners, self.tasks = [], defaultdict(set), set()
@@ -273,14 +277,13 @@ FAILURES = 3   # failed starts in a row after which those who wait are refused
 def _start_worker(self, pool):
     row = WorkerRow(secrets.token_hex(6), pool_key(pool.kind, pool.options), pool.kind, pool.options, pool.config.slots, secrets.token_hex(32))
     self.ledger.add_worker(row)
-    cls = self.config.hosts.get(pool.kind) or KINDS[pool.kind]
-    pid, born = spawn(row, cls, self.settings)
-    self.ledger.started(row.id, pid, born)
-    self._link(pool, replace(row, pid=pid, born=born)).run()
+    process = self.place.start(row, self.config.hosts.get(pool.kind) or KINDS[pool.kind], pool.config.resources)
+    self.ledger.started(row.id, process.row.pid, process.row.born)
+    self._link(pool, process).run()
 
 @_patch(Manager)
-def _link(self, pool, row):
-    pool.links[row.id] = link = Link(row, self.settings, self._hear, self._lost)
+def _link(self, pool, process):
+    pool.links[process.row.id] = link = Link(process, self._hear, self._lost)
     link.over, link.used = {}, time.monotonic()   # place -> number of its last lease; when it was last needed
     return link
 
@@ -315,7 +318,7 @@ def _dismiss(self, link):
     link.quit()
 
 @_patch(Manager)
-def _lost(self, link):
+def _lost(self, link, words):
     "A worker is certainly dead."
     pool = self.pools[link.row.pool]
     pool.drop(link)
@@ -323,16 +326,14 @@ def _lost(self, link):
     for place in range(link.row.slots): self._end(self.places.get((link.row.id, place)), 'its worker died', order=False)
     self.ledger.remove_worker(link.row.id, 'its worker died', time.time())
     self.watch('worker gone', worker=link.row.id, kind=pool.kind, meant=link.quitting)
-    if not link.quitting: self._failed(pool, link)
+    if not link.quitting: self._failed(pool, words or 'it said nothing')
     for other in [p for p in self.pools.values() if p.kind == pool.kind]: self._grow(other)
 
 @_patch(Manager)
-def _failed(self, pool, link):
+def _failed(self, pool, words):
     pool.failures += 1
     pool.retry = time.monotonic() + min(30, .1 * 2 ** pool.failures) * (pool.failures > 1)
     if pool.failures < FAILURES: return
-    log = Path(self.config.folder)/f'{link.row.id}.log'
-    words = log.read_text(errors='replace').strip()[-500:] if log.exists() else 'it said nothing'
     while len(pool.queue):
         if not (waiter := pool.queue.pop()).done(): waiter.set_exception(Refused(503, f'no worker of kind {pool.kind} comes up: {words}', 30))
 
@@ -385,7 +386,7 @@ def _adopt(self):
     for row in self.ledger.workers():
         try: pool = self.pool(row.kind, row.options)
         except Refused: pool = self.pools.setdefault(row.pool, Pool(row.kind, row.options, KindConfig(slots=row.slots, warm=0, most=0), 0))
-        links[row.id] = self._link(pool, row)
+        links[row.id] = self._link(pool, self.place.adopt(row))
     for row in rows:
         if row.worker in links: self._hold(row, links[row.worker], time.time() + row.ttl)
         else: self.ledger.end(row.number, 'its worker died', time.time())

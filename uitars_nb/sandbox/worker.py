@@ -7,7 +7,7 @@ __all__ = ['ENDED', 'TAKEN', 'WorkerConfig', 'Slot', 'Worker', 'tell', 'run', 's
 
 # %% ../../nbs/10_sandbox/72_worker.ipynb #bffe7542
 import asyncio, hmac, inspect, json, os, signal, ssl, sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,13 +208,13 @@ async def _wait_for_orphanage(self):
     while self.manager or now() - self.left < self.config.orphan: await asyncio.sleep(min(1, self.config.orphan / 4))
 
 @_patch(Worker)
-async def run(self, address_file: str | Path) -> None:
-    "Host sessions; the file gets the port once it listens. Returns when told to quit, or forgotten by all managers."
+async def run(self, listening: Callable[[int], None]) -> None:
+    "Host sessions; `listening` gets the port as soon as there is one. Returns when told to quit, or forgotten by all managers."
     for slot in self.slots: self.spawn(self._prepare(slot))
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) if self.config.cert else None
     if tls: tls.load_cert_chain(self.config.cert, self.config.key)
     async with serve(self._connected, self.config.address, 0, ssl=tls, max_size=2 ** 26, compression=None, close_timeout=2) as server:
-        write_json(address_file, dict(pid=os.getpid(), port=server.sockets[0].getsockname()[1]))
+        listening(server.sockets[0].getsockname()[1])
         ends = [asyncio.ensure_future(o) for o in (self.over.wait(), self._wait_for_orphanage())]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in [*ends, *self.tasks, *(s.task for s in self.slots if s.task)]: task.cancel()
@@ -228,7 +228,7 @@ async def serve_worker(
     "Run a worker to its end; SIGTERM ends it in order."
     worker = Worker(WorkerConfig(**read_json(path)))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.over.set)
-    await worker.run(Path(path).with_suffix('.address'))
+    await worker.run(lambda port: write_json(Path(path).with_suffix('.address'), dict(pid=os.getpid(), port=port)))
 
 # %% ../../nbs/10_sandbox/72_worker.ipynb #35312563
 if __name__ == '__main__' and '__file__' in globals(): asyncio.run(serve_worker(sys.argv[1]))
