@@ -27,15 +27,14 @@ class Limits:
     processes: int = 512      # threads included
     open_files: int = 1024    # of one program
     cpu: int = 3600           # seconds of processor time of one program
-    nice: int = 5             # politeness towards everything else on the machine
 
 # %% ../../nbs/10_sandbox/31_bubblewrap.ipynb #353c4a82
 SYSTEM = ('/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32')
-ETC = ('alternatives', 'bash.bashrc', 'ca-certificates', 'ca-certificates.conf', 'debian_version', 'dconf', 'fonts', 'gtk-2.0', 'gtk-3.0', 'gtk-4.0', 'inputrc',
-       'java-17-openjdk', 'ld.so.cache', 'ld.so.conf', 'ld.so.conf.d', 'libreoffice', 'locale.alias', 'localtime', 'magic', 'magic.mime', 'mime.types', 'os-release',
-       'papersize', 'perl', 'pki', 'protocols', 'python3', 'rpc', 'services', 'ssl/certs', 'ssl/openssl.cnf', 'terminfo', 'timezone', 'vim', 'xdg')
+ETC = '''alternatives bash.bashrc ca-certificates ca-certificates.conf debian_version dconf fonts gtk-2.0 gtk-3.0 gtk-4.0
+inputrc java-17-openjdk ld.so.cache ld.so.conf ld.so.conf.d libreoffice locale.alias localtime magic magic.mime mime.types
+os-release papersize perl pki protocols python3 rpc services ssl/certs ssl/openssl.cnf terminfo timezone vim xdg'''.split()
 FILES = {
-    '/etc/passwd': f'root:x:0:0::/root:/usr/sbin/nologin\nuser:x:1000:1000:user:{HOME}:/bin/bash\nnobody:x:65534:65534::/:/usr/sbin/nologin\n',
+    '/etc/passwd': f'root:x:0:0::/root:/bin/false\nuser:x:1000:1000:user:{HOME}:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n',
     '/etc/group': 'root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n',
     '/etc/hosts': '127.0.0.1 localhost sandbox\n::1 localhost\n',
     '/etc/hostname': 'sandbox\n',
@@ -52,12 +51,13 @@ def mount(
     outside: str,
 ) -> list[str]:
     "Arguments that show a path of the host read-only; a link stays a link."
-    return ['--symlink', os.readlink(outside), inside] if inside == outside and os.path.islink(outside) and inside in SYSTEM else ['--ro-bind', outside, inside]
+    link = inside == outside and inside in SYSTEM and os.path.islink(outside)
+    return ['--symlink', os.readlink(outside), inside] if link else ['--ro-bind', outside, inside]
 
 # %% ../../nbs/10_sandbox/31_bubblewrap.ipynb #a3f4c197
 STRANGER = 64200   # user and group, on the host, of a jail that root has started
-NAMESPACES = ['--unshare-user', '--disable-userns', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup-try', '--unshare-net']
-IDENTITY = ['--uid', '1000', '--gid', '1000', '--hostname', 'sandbox', '--clearenv', '--new-session', '--die-with-parent', '--as-pid-1']
+NAMESPACES = [f'--unshare-{o}' for o in ('user', 'pid', 'ipc', 'uts', 'cgroup-try', 'net')] + ['--disable-userns']
+IDENTITY = '--uid 1000 --gid 1000 --hostname sandbox --clearenv --new-session --die-with-parent --as-pid-1'.split()
 
 def folders(
     limits: Limits,
@@ -68,8 +68,10 @@ def folders(
     shm = ['--size', str(limits.tmp // 4), '--tmpfs', '/dev/shm', '--remount-ro', '/dev']
     home = [] if HOME in writable else ['--perms', '0700', '--size', str(limits.disk), '--tmpfs', HOME]
     tmp = ['--perms', '1777', '--size', str(limits.tmp), '--tmpfs', '/tmp', '--symlink', '/tmp', '/var/tmp']
-    binds = [o for pair in readonly.items() for o in mount(*pair)] + [o for inside, outside in writable.items() for o in ('--bind', outside, inside)]
-    return ['--proc', '/proc', '--dev', '/dev', *shm, *tmp, *home, *binds, '--dir', '/run', '--remount-ro', '/', '--chdir', HOME]
+    shown = [o for pair in readonly.items() for o in mount(*pair)]
+    binds = [o for inside, outside in writable.items() for o in ('--bind', outside, inside)]
+    first, last = ['--proc', '/proc', '--dev', '/dev'], ['--dir', '/run', '--remount-ro', '/', '--chdir', HOME]
+    return [*first, *shm, *tmp, *home, *shown, *binds, *last]
 
 # %% ../../nbs/10_sandbox/31_bubblewrap.ipynb #28a71a01
 def sealed(
@@ -120,7 +122,8 @@ def stranger(
     stage = {p: f'{spare}/{i}' for i, p in enumerate(hidden)}
     script = [f'mount -t tmpfs -o mode=755 tmpfs {spare}', *(_shown_at(p, place) for p, place in stage.items())]
     moved = _replaced(command, stage)
-    return ['unshare', '--mount', '--propagation', 'private', 'sh', '-c', ' && '.join([*script, shlex.join(['exec', *_AS_STRANGER, *moved])])]
+    whole = ' && '.join([*script, shlex.join(['exec', *_AS_STRANGER, *moved])])
+    return ['unshare', '--mount', '--propagation', 'private', 'sh', '-c', whole]
 
 def _shown_at(path, place):
     make = 'mkdir' if os.path.isdir(path) else 'touch'
@@ -134,7 +137,8 @@ def _replaced(command, stage):
 ADVICE = '''A jail needs user namespaces for ordinary users. To allow them:
   Ubuntu 24.04 and later: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
   Debian:                 sudo sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000
-  Docker, Podman:         --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined (no --privileged)'''
+  Docker, Podman:         --security-opt seccomp=unconfined --security-opt apparmor=unconfined
+                          --security-opt systempaths=unconfined (and no --privileged)'''
 
 def require_bubblewrap(
     path: str | None = None,  # folders to look in, as in PATH
@@ -148,4 +152,4 @@ def explain(
 ) -> str:
     "Why a jail did not start, and what to do about it."
     what = said.strip().splitlines()[-1] if said.strip() else 'nothing'
-    return f'the jail did not start; bubblewrap said: {what}\n{ADVICE}' if 'bwrap' in what or 'unshare' in what else f'the jail did not start: {what}'
+    return f'the jail did not start: {what}' + (f'\n{ADVICE}' if 'bwrap' in what or 'unshare' in what else '')

@@ -37,7 +37,8 @@ def replaced(
     n, at = text.count(old), text.find(old)
     if n == 0: raise ActionError(f'old_str {short(old)} does not occur in the file: view it and copy the text exactly, spaces included')
     lines = [text[:i].count('\n') + 1 for i in _places(text, old)]
-    if n > 1: raise ActionError(f'old_str occurs {n} times, in lines {", ".join(map(str, lines[:10]))}: take more of its surroundings so that it occurs once')
+    places = ', '.join(map(str, lines[:10]))
+    if n > 1: raise ActionError(f'old_str occurs {n} times, in lines {places}: take more of its surroundings so that it occurs once')
     return text[:at] + new + text[at + len(old):], lines[0]
 
 def _places(text, old):
@@ -82,7 +83,7 @@ class Editor:
     async def read(self, path: str) -> str:
         "The text of a file. Raises `OSError`, `UnicodeError` and `ActionError`."
         data = await self.jail.read(path, MOST + 1)
-        if len(data) > MOST: raise ActionError(f'{path} has more than {MOST} bytes: look at parts of it in the shell, such as with head, sed or grep')
+        if len(data) > MOST: raise ActionError(f'{path} has more than {MOST} bytes: look at it in the shell, such as with head or grep')
         return data.decode()
 
     async def write(self, path: str, text: str, before: str | None) -> None:
@@ -95,7 +96,8 @@ class Editor:
             raise
         if before is not None: self.past[path] = [*self.past[path], (before, text)][-KEPT:]
 
-_TAKES = dict(view=['view_range'], create=['file_text'], str_replace=['old_str', 'new_str'], insert=['insert_line', 'new_str'], undo_edit=[])
+_TAKES = dict(view=['view_range'], create=['file_text'], str_replace=['old_str', 'new_str'],
+              insert=['insert_line', 'new_str'], undo_edit=[])
 
 # %% ../../nbs/10_sandbox/38_editor.ipynb #ba215c69
 def _patch(cls):
@@ -124,7 +126,8 @@ async def view(self,
 def _range(self, given, n):
     "First and last line of what was asked for. Raises `ActionError`."
     if not given: return 1, n
-    if len(given) != 2 or not all(isinstance(o, int) for o in given): raise ActionError(f'view_range takes two line numbers, such as [1, 20], not {short(list(given))}')
+    if len(given) != 2 or not all(isinstance(o, int) for o in given):
+        raise ActionError(f'view_range takes two line numbers, such as [1, 20], not {short(list(given))}')
     first, last = given[0], n if given[1] == -1 else given[1]
     if not 1 <= first <= last or first > max(n, 1): raise ActionError(f'view_range {list(given)} is not in the file, which has {n} lines')
     return first, min(last, n)
@@ -141,14 +144,17 @@ async def tree(self, path: str) -> str:
         rows += [_row(f'{name}/{o}', i) for o, i in below.items() if not o.startswith('.')]
     return cut('\n'.join(rows), self.most) or f'{path} is empty'
 
-def _row(name, info): return f'{info.st_size:>10} {name}' if stat.S_ISREG(info.st_mode) else f'{"":>10} {name}{"/" if stat.S_ISDIR(info.st_mode) else ""}'
+def _row(name, info):
+    size = info.st_size if stat.S_ISREG(info.st_mode) else ''
+    return f'{size:>10} {name}{"/" if stat.S_ISDIR(info.st_mode) else ""}'
 
 # %% ../../nbs/10_sandbox/38_editor.ipynb #4bdcbd98
 @_patch(Editor)
 async def create(self, path: str, file_text: str) -> str:
     "A new file, with the folders above it."
     try: (await self.jail.open(path, 'x', parents=True)).close()
-    except FileExistsError: raise ActionError(f'{path} exists already: change it with str_replace or insert, or remove it in the shell first') from None
+    except FileExistsError:
+        raise ActionError(f'{path} exists already: change it with str_replace or insert, or remove it in the shell first') from None
     await self.write(path, file_text, None)
     return f'{path} was created with {len(file_text.splitlines())} lines'
 
@@ -173,7 +179,8 @@ async def undo_edit(self, path: str) -> str:
     "Take the last edit of a file back, unless something else has changed it since."
     if not self.past[path]: raise ActionError(f'no edit of {path} can be undone')
     before, after = self.past[path][-1]
-    if await self.read(path) != after: raise ActionError(f'{path} was changed by something else since the last edit: undoing would lose that')
+    if await self.read(path) != after:
+        raise ActionError(f'{path} was changed by something else since the last edit: undoing would lose that')
     await self.write(path, before, None)
     self.past[path].pop()
     return f'the last edit of {path} was undone'

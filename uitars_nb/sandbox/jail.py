@@ -19,8 +19,8 @@ from .bubblewrap import HOME, Limits, bubblewrap, explain, require_bubblewrap
 
 # %% ../../nbs/10_sandbox/33_jail.ipynb #200e7a04
 PATH = f'{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games'
-ENVIRONMENT = dict(HOME=HOME, USER='user', LOGNAME='user', SHELL='/bin/bash', PATH=PATH, LANG='C.UTF-8', TERM='dumb', PAGER='cat', GIT_PAGER='cat',
-                   TMPDIR='/tmp', XDG_RUNTIME_DIR='/tmp', PYTHONDONTWRITEBYTECODE='1')
+ENVIRONMENT = dict(HOME=HOME, USER='user', LOGNAME='user', SHELL='/bin/bash', PATH=PATH, LANG='C.UTF-8', TMPDIR='/tmp',
+                   TERM='dumb', PAGER='cat', GIT_PAGER='cat', XDG_RUNTIME_DIR='/tmp', PYTHONDONTWRITEBYTECODE='1')
 
 @dataclass(frozen=True)
 class JailConfig:
@@ -84,9 +84,11 @@ class Jail:
     def _launch(self, theirs):
         cfg, limits = self.config, asdict(self.config.limits)
         source = f'{_SOURCE}\nmain({theirs.fileno()}, {limits})\n'
-        python = os.path.realpath(sys.executable)
-        command, fds = bubblewrap([python, '-I', '-S', '/run/supervisor.py'], cfg.limits, cfg.readonly, cfg.writable, {'/run/supervisor.py': source})
-        try: return subprocess.Popen(command, pass_fds=[*fds, theirs.fileno()], cwd='/', stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={'PATH': os.environ.get('PATH', os.defpath)})
+        python, program = os.path.realpath(sys.executable), {'/run/supervisor.py': source}
+        command, fds = bubblewrap([python, '-I', '-S', *program], cfg.limits, cfg.readonly, cfg.writable, program)
+        pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        env = {'PATH': os.environ.get('PATH', os.defpath)}
+        try: return subprocess.Popen(command, pass_fds=[*fds, theirs.fileno()], cwd='/', env=env, **pipes)
         finally:
             for fd in fds: os.close(fd)
 
@@ -99,8 +101,13 @@ class Jail:
         theirs.close()
         asyncio.get_running_loop().add_reader(ours, self._heard)
         try: await asyncio.wait_for(self.ask('hello'), self.config.start_timeout)
-        except TimeoutError as e: self.process.kill(); await self.close(); raise EnvironmentFailure(StopReason.ENV_RESET, f'the jail did not start in {self.config.start_timeout:g} s') from e
-        except JailGone: raise RuntimeError(explain((await asyncio.to_thread(self.process.communicate))[1].decode(errors='replace'))) from None
+        except TimeoutError as e:
+            self.process.kill()
+            await self.close()
+            raise EnvironmentFailure(StopReason.ENV_RESET, f'the jail did not start in {self.config.start_timeout:g} s') from e
+        except JailGone:
+            _, said = await asyncio.to_thread(self.process.communicate)
+            raise RuntimeError(explain(said.decode(errors='replace'))) from None
         return self
 
     async def close(self) -> None:
@@ -163,7 +170,7 @@ async def ask(self,
     id, future = next(self.numbers), asyncio.get_running_loop().create_future()
     self.waiting[id] = future
     data = json.dumps(dict(id=id, do=do, **message)).encode()
-    if len(data) > supervisor.PACKET: raise OSError(errno.E2BIG, f'an order of {len(data)} bytes is too long for a jail; write it to a file there')
+    if len(data) > supervisor.PACKET: raise OSError(errno.E2BIG, f'{len(data)} bytes are too long an order; write a file in the jail')
     try: socket.send_fds(self.sock, [data], list(fds))
     except (BrokenPipeError, ConnectionResetError): self._end()
     answer, got = await future
@@ -246,7 +253,8 @@ async def run(self,
     return code, out
 
 # %% ../../nbs/10_sandbox/33_jail.ipynb #63388c8c
-_FLAGS = dict(r=os.O_RDONLY, w=os.O_WRONLY | os.O_CREAT | os.O_TRUNC, a=os.O_WRONLY | os.O_CREAT | os.O_APPEND, x=os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+_NEW = os.O_WRONLY | os.O_CREAT
+_FLAGS = dict(r=os.O_RDONLY, w=_NEW | os.O_TRUNC, a=_NEW | os.O_APPEND, x=_NEW | os.O_EXCL)
 
 @_patch(Jail)
 async def _open(self, path, flags, parents=False):

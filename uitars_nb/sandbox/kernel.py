@@ -59,14 +59,17 @@ class Kernel:
         self.folder = tempfile.mkdtemp(prefix='uk-')
         await self.jail.write(f'{inside}/connection.json', json.dumps(connection_info(inside, key)).encode())
         env = dict(IPYTHONDIR='/tmp/.ipython', JUPYTER_RUNTIME_DIR=inside, MPLCONFIGDIR='/tmp/.matplotlib')
-        argv = ['python', '-m', 'ipykernel_launcher', '-f', f'{inside}/connection.json', '--InteractiveShell.colors=nocolor', '--HistoryManager.enabled=False']
+        options = ['--InteractiveShell.colors=nocolor', '--HistoryManager.enabled=False']
+        argv = ['python', '-m', 'ipykernel_launcher', '-f', f'{inside}/connection.json', *options]
         self.process = await self.jail.spawn(argv, env=env)
         self.bridges = [await bridge(self.jail, f'{inside}/kernel-{i}', f'{self.folder}/kernel-{i}') for i in range(1, 6)]
         self.client = AsyncKernelClient()
         self.client.load_connection_info(connection_info(self.folder, key))
         self.client.start_channels(stdin=False, hb=False, control=False)
         try: await asyncio.wait_for(self._ready(), PATIENCE)
-        except TimeoutError: await self.close(); raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'no Python kernel in {PATIENCE:g} s') from None
+        except TimeoutError:
+            await self.close()
+            raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'no Python kernel in {PATIENCE:g} s') from None
 
     async def _ready(self):
         "Ask until an answer has come on both channels: the first ones are lost where nobody listens yet."
@@ -76,7 +79,8 @@ class Kernel:
             except TimeoutError: pass
         code = self.process.code
         await self.close()
-        raise EnvironmentFailure(StopReason.ENV_CRASH, f'the Python kernel ended with {code} as it started; ipykernel must be installed beside this package')
+        why = f'the Python kernel ended with {code} as it started; ipykernel must be installed beside this package'
+        raise EnvironmentFailure(StopReason.ENV_CRASH, why)
 
     async def _idle(self, asked, show):
         "Pass on what comes until the kernel is done with the message `asked`."

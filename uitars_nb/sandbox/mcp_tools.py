@@ -41,7 +41,7 @@ class ToolServer:
 
     def __post_init__(self):
         if bool(self.command) == bool(self.url): raise ValueError(f'tool server {self.name}: give either a command or a url')
-        if not self.name.isidentifier(): raise ValueError(f'tool server {self.name!r}: its name is part of function names, so letters, digits and _ only')
+        if not self.name.isidentifier(): raise ValueError(f'tool server {self.name!r}: letters, digits and _ only, for function names')
 
 # %% ../../nbs/10_sandbox/40_mcp_tools.ipynb #91f7f23f
 async def _receive(process, send):
@@ -157,7 +157,8 @@ class Toolbox:
                 if not self.server.tools or tool.name in self.server.tools: yield tool
             cursor = page.next_cursor
             if not cursor: break
-        if unknown := {*self.server.tools} - seen: raise LookupError(f'it has no tool {", ".join(sorted(unknown))}; it has {", ".join(sorted(seen))}')
+        unknown = ', '.join(sorted({*self.server.tools} - seen))
+        if unknown: raise LookupError(f'it has no tool {unknown}; it has {", ".join(sorted(seen))}')
 
     async def _transport(self) -> AbstractAsyncContextManager:
         s = self.server
@@ -175,8 +176,8 @@ class Toolbox:
         if self.task is None: return
         task, self.task = self.task, None
         self.stop.set()
-        await asyncio.wait({task}, timeout=10)
-        if not task.done(): task.cancel()
+        if self.client: await asyncio.wait({task}, timeout=10)
+        if not task.done(): task.cancel(); await asyncio.wait({task}, timeout=10)
         if self.process and self.jail.alive and self.process.code is None: await self.process.kill()
 
 def _reason(e):

@@ -73,4 +73,5 @@ async def open_network(
         task.add_done_callback(tasks.discard)
     await jail.listen(PORT, accept)
     address = f'http://127.0.0.1:{PORT}'
-    jail.env |= {o: address for o in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY')} | dict(no_proxy='localhost,127.0.0.1', NO_PROXY='localhost,127.0.0.1')
+    variables = dict(http_proxy=address, https_proxy=address, no_proxy='localhost,127.0.0.1')
+    jail.env |= variables | {k.upper(): v for k, v in variables.items()}

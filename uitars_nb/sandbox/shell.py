@@ -55,13 +55,16 @@ class Shell:
         reports, report = os.pipe()
         script = sealed(START.encode())
         fds = {8: commands, 9: report, 10: script}
-        try: self.process = await self.jail.spawn(['bash', '--noprofile', '--noediting', '--rcfile', '/proc/self/fd/10', '-i'], pty=self.size, fds=fds)
+        argv = ['bash', '--noprofile', '--noediting', '--rcfile', '/proc/self/fd/10', '-i']
+        try: self.process = await self.jail.spawn(argv, pty=self.size, fds=fds)
         except BaseException: os.close(control); os.close(reports); raise
         finally: [os.close(fd) for fd in fds.values()]
         self.control, self.reports, self.tape, self.heard = control, reports, Tape(3 * self.most), b''
         self.mode, self.done, self.mark = termios.tcgetattr(self.process.master), asyncio.Event(), b''
         self.busy, self.code, self.numbers = '', None, 0
-        for fd, f in ((self.process.master, self._output), (reports, self._report)): os.set_blocking(fd, False); asyncio.get_running_loop().add_reader(fd, f)
+        for fd, heard in ((self.process.master, self._output), (reports, self._report)):
+            os.set_blocking(fd, False)
+            asyncio.get_running_loop().add_reader(fd, heard)
         await asyncio.wait_for(self._ended(), 20)
         self.group, self.busy = os.tcgetpgrp(self.process.master), None
         self.tape.take()
@@ -175,7 +178,8 @@ async def _interrupt(self):
 
 @_patch(Shell)
 def _running(self, timeout, text):
-    sent = {'': '', 'C-c': '; it did not yet heed C-c, another one ends it'}.get(text, '; the text was its input' if text != self.busy.strip() else '')
+    own = '' if text == self.busy.strip() else '; the text was its input'
+    sent = {'': '', 'C-c': '; it did not yet heed C-c, another one ends it'}.get(text, own)
     note = f'[still running after {timeout:g} s{sent}; an empty command shows more output, C-c interrupts it]'
     return Answer(self.tape.take(self.most), None, note)
 

@@ -17,7 +17,6 @@ def limit(
     own = dict(RLIMIT_FSIZE='file', RLIMIT_DATA='memory', RLIMIT_NOFILE='open_files', RLIMIT_CPU='cpu', RLIMIT_NPROC='processes')
     for name, key in own.items(): resource.setrlimit(getattr(resource, name), (limits[key], limits[key]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(limits['nice'])
 
 def place(
     fds: list[int],      # what the child shall have
@@ -90,7 +89,8 @@ def dial(
     where,  # a port, or the path of a socket
 ) -> int:
     "A descriptor that is connected to a service. Raises `OSError`."
-    ways = [(socket.AF_UNIX, where)] if isinstance(where, str) else [(socket.AF_INET, ('127.0.0.1', where)), (socket.AF_INET6, ('::1', where))]
+    ways = [(socket.AF_INET, ('127.0.0.1', where)), (socket.AF_INET6, ('::1', where))]
+    if isinstance(where, str): ways = [(socket.AF_UNIX, where)]
     for family, address in ways:
         s = socket.socket(family, socket.SOCK_STREAM)
         s.settimeout(1)

@@ -9,7 +9,8 @@ __all__ = ['NAMES', 'X86_64', 'I386', 'AARCH64', 'OWN_ONLY', 'MACHINES', 'deny_f
 import errno, platform, struct
 
 # %% ../../nbs/10_sandbox/30_syscalls.ipynb #f5de9172
-NAMES = ('add_key', 'request_key', 'keyctl', 'memfd_create', 'memfd_secret', 'shmget', 'bpf', 'userfaultfd', 'perf_event_open', 'io_uring_setup')
+NAMES = ('add_key', 'request_key', 'keyctl', 'memfd_create', 'memfd_secret', 'shmget', 'bpf', 'userfaultfd',
+         'perf_event_open', 'io_uring_setup')
 X86_64 = (0xc000003e, (248, 249, 250, 319, 447, 29, 321, 323, 298, 425))
 I386 = (0x40000003, (286, 287, 288, 356, 447, 395, 357, 374, 336, 425, 117))   # the last one is `ipc`
 AARCH64 = (0xc00000b7, (217, 218, 219, 279, 447, 194, 280, 282, 241, 425))
