@@ -54,6 +54,8 @@ GOALS = {
     'engine_vs_generate_1':          Goal('the same at one session', 1, 'x'),
     'engine_overhead':               Goal("the engine's time in anything but the model's forward passes", .1, 'of its time', 'lower'),
     'sft_overhead':                  Goal('a training step, against forward and backward passes alone', 1.1, 'x its time', 'lower'),
+    'bash_ms':                       Goal('a command in the terminal and its answer', 5, 'ms', 'lower'),
+    'escapes':                       Goal('attempts to get out of a jail that succeed', 0, 'attempts', 'lower'),
     'gae_vs_torchrl':                Goal("GAE of 4,096 trajectories of 200-5,000 tokens, against torchrl's vectorised one", 1, 'x')}
 
 # %% ../../nbs/00_core/40_figures.ipynb #5c15bd4f
