@@ -64,7 +64,7 @@ async def test_notepad_writes_the_file(session):
 @pytest.mark.parametrize('session', ['jail'], indirect=True)
 async def test_programs_of_windows_come_up(session):
     blank = (await session.observe()).screenshot
-    for program, title in dict(winemine='WineMine', regedit='Registry Editor', wordpad='WordPad', explorer='', notepad='Notepad').items():
+    for program, title in dict(winemine='WineMine', regedit='Registry Editor', wordpad='Wordpad', explorer='', notepad='Notepad').items():
         window = await session.launch(program, wait=60)
         assert program in WINDOWS and title in window.title
         await session.reset()

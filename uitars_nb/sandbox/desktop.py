@@ -122,6 +122,7 @@ class InJail:
     async def renew(self) -> None:
         "End all programs but the furniture and those of others, and make the home new."
         await self._sweep()
+        self.mine = {p.pid for p, _ in self.watched}
         await self.session.ask('POST', '/sweep')
         await self.jail.run(['sh', '-c', CLEAR])
         await self._furnish()
@@ -234,6 +235,7 @@ async def navigate(self, url: str, wait: float = 20) -> None:
     while not open_ and time.monotonic() < end:
         await asyncio.sleep(.05)
         open_ = any(map(is_browser, await self.windows()))
+    if not open_: raise ActionError(f'the browser showed no window in {wait:g} s')
 
 @_patch(DesktopSession)
 async def observe(self) -> Observation:

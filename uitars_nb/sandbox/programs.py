@@ -25,7 +25,8 @@ PLAIN = dict(USER='user', LOGNAME='user', SHELL='/bin/bash', LANG='C.UTF-8', NO_
 def browser_flags(
     jailed: bool,
 ) -> str:
-    "Chromium's own sandbox cannot start in a jail or as root."
+    "What Chromium needs here: its own sandbox cannot start in a jail, as root, or where UITARS_BROWSER_FLAGS says so."
+    if flags := os.environ.get('UITARS_BROWSER_FLAGS'): return flags
     return '--no-sandbox --test-type' if jailed or os.geteuid() == 0 else ''
 
 def environment(

@@ -88,7 +88,8 @@ def prefix_archive() -> Path:
     return archive
 
 # %% ../../nbs/10_sandbox/59_windows.ipynb #d87c994e
-WINDOWS = ('notepad', 'wordpad', 'winemine', 'explorer', 'regedit', 'taskmgr', 'control', 'winefile', 'cmd')  # programs that come with Wine
+WINDOWS = {o: o for o in ('notepad', 'winemine', 'explorer', 'regedit', 'taskmgr', 'control', 'winefile')}  # programs that come with Wine -> how they are started
+WINDOWS['wordpad'] = r'C:\Program Files\Windows NT\Accessories\wordpad.exe'
 
 class WindowsSession(DesktopSession):
     "A desktop with Windows programs; Linux ones are there too."
@@ -106,8 +107,9 @@ class WindowsSession(DesktopSession):
 
     async def begin(self, argv: list[str]) -> None:
         "Start a command, through Wine where it is one of `WINDOWS` or an .exe file. Raises `ActionError` where there is none of that name."
-        windows = argv and (argv[0].lower() in WINDOWS or argv[0].lower().endswith('.exe'))
-        await super().begin(['wine', *argv] if windows else argv)
+        name = argv[0].lower() if argv else ''
+        windows = name in WINDOWS or name.endswith('.exe')
+        await super().begin(['wine', WINDOWS.get(name, argv[0]), *argv[1:]] if windows else argv)
 
     async def act(self, action: Action) -> None:
         "Perform one action; text that the keyboard has no keys for is pasted. Raises `ActionError` and `EnvironmentFailure`."
