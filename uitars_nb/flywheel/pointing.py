@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['LONG', 'CLICK', 'LINE', 'NAMED', 'THE', 'CONTROLS', 'CHOOSE', 'INTO', 'SHAPE', 'COLOUR', 'SINGLE', 'point_word',
            'point_line', 'point_element', 'point_control', 'point_shape', 'point_colour', 'point_ink', 'point_only',
-           'point_icon']
+           'point_icon', 'locate']
 
 # %% ../../nbs/60_flywheel/13_pointing.ipynb #1b04b703
 from .labels import SHAPES
-from .words import asks, called, look_of, of_kind, only, point_at, whole, words
+from .words import Question, asks, called, look_of, of_kind, only, point_at, where, whole, words
 
 # %% ../../nbs/60_flywheel/13_pointing.ipynb #f415d424
 LONG = 40  # characters; a longer text is not quoted in an instruction
@@ -116,3 +116,14 @@ def point_icon(page, rng):
     for o in only(things, lambda o: o.text):
         name = f"{o.text.replace('-', ' ')} icon"
         if whole(o): yield point_at('point_icon', f'Click the {name}.', name, o.box, page, len(things))
+
+# %% ../../nbs/60_flywheel/13_pointing.ipynb #dae53752
+@asks('locate', 20)
+def locate(page, rng):
+    "Where a word, a shape or a control is."
+    names = [(f'"{o.text}"', o.box) for o in only(words(page), lambda o: look_of(o.text))]
+    shapes = [o for o in of_kind(page, *SHAPES) if o.colour and whole(o)]
+    names += [(f'{o.colour} {o.kind}', o.box) for o in only(shapes, lambda o: (o.colour, o.kind))]
+    controls = [o for o in of_kind(page, *CONTROLS) if o.label and whole(o) and len(o.label) <= LONG]
+    names += [(f'{called(o)} "{o.label}"', o.box) for o in only(controls, lambda o: (called(o), look_of(o.label)))]
+    for name, box in names: yield Question('locate', name, where(box, page), tuple(box), tuple(box), len(names))

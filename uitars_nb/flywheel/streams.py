@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .corpus import begins
 from .records import IGNORE, Record, Source, join_facts
+from ..model.pointing import point_ids, point_rows
 from ..model.rendering import collate
 
 # %% ../../nbs/60_flywheel/24_streams.ipynb #b3fcaafc
@@ -150,11 +151,17 @@ class Collate:
     multiple: int = 1        # rows are padded to a multiple of this
 
     def __call__(self, records: Sequence[Record]) -> dict[str, torch.Tensor]:
-        "`model.rendering.collate` of the examples; `task` (B,), `tokens` without padding, `reads` (N, H', W') and `targets` (B, T) where there are any."
+        "`model.rendering.collate` of the examples; `task` (B,), `tokens` without padding, `reads` (N, H', W'), `targets` (B, T) and `point_at`, `point_cell`, `sight` where there are any."
         batch = collate(self.processor, [r.example for r in records], self.multiple)
-        dense = dict(reads=image_rows(records, 'reads'), targets=token_rows(records, 'targets', self.processor.image_token_id, batch['own'].shape[1]))
+        dense = dict(reads=image_rows(records, 'reads'), targets=token_rows(records, 'targets', self.processor.image_token_id, batch['own'].shape[1]), **self.points(records, batch))
         task = torch.tensor([self.names.index(r.task) for r in records])
         return batch | dict(task=task, tokens=int(batch['attention_mask'].sum())) | {k: torch.from_numpy(v) for k, v in dense.items() if v is not None}
+
+    def points(self, records: Sequence[Record], batch: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+        "Where the points of the replies lie, as `model.pointing.point_rows` tells it."
+        if (names := point_ids(self.processor.tokenizer)) is None: return {}
+        sizes = [r.example.prompt.images[-1].shape[:2] if r.example.prompt.images else None for r in records]
+        return point_rows(batch['input_ids'].numpy(), batch['own'].numpy(), self.processor.image_token_id, names, sizes) or {}
 
 # %% ../../nbs/60_flywheel/24_streams.ipynb #ef92ab36
 @dataclass(frozen=True)

@@ -96,12 +96,22 @@ class Stem(nn.Module):
         self.mix = nn.Linear(hidden, hidden)
         self.hidden = hidden
 
+    def spelled(self,
+        reads: torch.Tensor,     # character logits (N, CHARACTERS, H/4, W/2)
+        letters: torch.Tensor,   # (95, hidden): the decoder's embeddings of the printable characters
+    ) -> torch.Tensor:
+        "(N, rows, cols, hidden): the letters in each token, by their shares of its cells."
+        shares = F.avg_pool2d(reads.softmax(1)[:, 1:-1], self.patch.stride).movedim(1, -1)
+        return 4 * shares @ F.rms_norm(letters, (self.hidden,)).to(shares.dtype)
+
     def forward(self,
-        pixels: torch.Tensor,  # uint8 (N, H, W, 3), screens of one size
+        pixels: torch.Tensor,                   # uint8 (N, H, W, 3), screens of one size
+        letters: torch.Tensor | None = None,    # (95, hidden), as `spelled` takes them
     ) -> tuple[torch.Tensor, torch.Tensor]:  # tokens (N, rows, cols, hidden); character logits (N, CHARACTERS, H/4, W/2)
         "What stands where."
         fine = self.cells(ink(pixels, self.patch.weight.dtype))
         reads = self.reads(fine)
         seen = self.patch(torch.cat([fine, self.guess(reads.softmax(1))], 1)).movedim(1, -1)
         seen = seen + self.mix(F.gelu(seen))
-        return F.rms_norm(seen, (self.hidden,)) + place_code(*pixels.shape[1:3], self.hidden, seen.device).to(seen.dtype), reads
+        seen = F.rms_norm(seen, (self.hidden,)) + place_code(*pixels.shape[1:3], self.hidden, seen.device).to(seen.dtype)
+        return (seen if letters is None else seen + self.spelled(reads, letters)), reads

@@ -25,6 +25,7 @@ from torch.distributed.fsdp import fully_shard
 from ..core.runs import Run, read_json
 from ..flywheel.records import Source, check_split
 from ..flywheel.streams import Stream
+from ..model.pointing import pointing_loss
 from ..model.policy import Policy, before
 from .callbacks import Keep, Online, Speed
 from .feed import Feed
@@ -46,6 +47,7 @@ class SFTConfig:
     clip: float = 1.                # largest norm of the gradient; 0: any
     reads: float = 1.               # weight of the loss on characters
     targets: float = .5             # weight of the loss on places
+    looks: float = 1.               # weight of the loss on where pointers look
     frozen: tuple[str, ...] = ()    # parameters that stay as they are: beginnings of their names, such as 'stem.cells'
     precision: str = 'auto'         # 'auto': bf16 autocast where it is faster; else what Lightning calls it, such as 'bf16-true'
     accelerator: str = 'auto'       # 'auto' | 'cpu' | 'gpu'
@@ -65,17 +67,19 @@ def run_policy(
     batch: Mapping,   # of `flywheel.streams`
 ):
     "The model's output on a batch; `logits` (N, V) are those that predict the own tokens, row by row."
-    return policy.model(**policy.inputs(batch), logits_to_keep=before(batch['own']), use_cache=False)
+    points = {k: batch[k] for k in ('point_at', 'sight') if k in batch and getattr(policy.model.config, 'pointers', None)}
+    return policy.model(**policy.inputs(batch), **points, logits_to_keep=before(batch['own']), use_cache=False)
 
 def batch_losses(
     out,              # of `run_policy`
     batch: Mapping,
-    dense: Sequence[str] = ('reads', 'targets'),  # the dense ones that are wanted
+    dense: Sequence[str] = ('reads', 'targets', 'looks'),  # the dense ones that are wanted
 ) -> dict[str, torch.Tensor]:
-    "The losses that output and batch allow: `own` always, `reads` and `targets` where both know of them."
+    "The losses that output and batch allow: `own` always, the others where both know of them."
     losses = dict(own=own_loss(out.logits, batch['input_ids'][batch['own']], batch['mean_own']))
     if 'reads' in dense and 'reads' in batch and getattr(out, 'reads', None): losses['reads'] = read_loss(out.reads, batch['image_sizes'], batch['reads'])
     if 'targets' in dense and 'targets' in batch and getattr(out, 'targets', None) is not None: losses['targets'] = target_loss(out.targets, batch['targets'])
+    if 'looks' in dense and getattr(out, 'looks', None) is not None: losses['looks'] = pointing_loss(out.looks, batch['point_cell'])
     return losses
 
 # %% ../../nbs/70_train/00_sft.ipynb #3e874f72
@@ -147,7 +151,7 @@ class SFT(L.LightningModule):
     def training_step(self, batch: Mapping, batch_idx: int) -> torch.Tensor:
         "The weighted losses of a batch."
         out = run_policy(self.policy, batch)
-        weights = dict(own=1., reads=self.config.reads, targets=self.config.targets)
+        weights = dict(own=1., reads=self.config.reads, targets=self.config.targets, looks=self.config.looks)
         losses = batch_losses(out, batch, [k for k, v in weights.items() if v])
         self.log_dict({f'train/{k}': v.detach() for k, v in losses.items()}, batch_size=1)
         self.log('loss', losses['own'].detach(), prog_bar=True, logger=False, batch_size=1)
