@@ -25,9 +25,10 @@ from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Sync, run
 from uitars_nb.sandbox.client import LeasedPool, ManagerClient, RemoteSession
 from uitars_nb.sandbox.fleet import birth
 from uitars_nb.sandbox.ledger import Ledger, WorkerRow
-from uitars_nb.sandbox.manager import KindConfig, Manager, ManagerConfig, pool_key
+from uitars_nb.sandbox.manager import Manager
 from uitars_nb.sandbox.manager_api import DoorConfig, make_app, tokens_of
 from uitars_nb.sandbox.messages import LeaseLost, Refused, lease_key
+from uitars_nb.sandbox.workforce import KindConfig, ManagerConfig, pool_key
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -116,16 +117,16 @@ async def test_quota_and_full_queue(managers):
 async def test_who_gives_up_waiting_leaves_nothing(managers):
     manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
     lease = await manager.acquire('ann', 'simulated')
-    waiting, offer = asyncio.create_task(manager.acquire('bob', 'simulated')), manager._offer
+    waiting, offer = asyncio.create_task(manager.acquire('bob', 'simulated')), manager.offer
     def offer_and_cancel(*args):   # granted, not yet heard
         offer(*args)
         waiting.cancel()
     await asyncio.sleep(.05)
-    manager._offer = offer_and_cancel
+    manager.offer = offer_and_cancel
     manager.release('ann', lease.id)
     await asyncio.gather(waiting, return_exceptions=True)
     assert waiting.cancelled() and manager.ledger.last_number() == lease.number + 1
-    manager._offer = offer
+    manager.offer = offer
     assert (await manager.acquire('cem', 'simulated', wait=5)).number == lease.number + 2
 
 

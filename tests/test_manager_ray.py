@@ -8,7 +8,8 @@ import pytest
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.sandbox.client import RemoteSession
-from uitars_nb.sandbox.manager import KindConfig, Manager, ManagerConfig
+from uitars_nb.sandbox.manager import Manager
+from uitars_nb.sandbox.workforce import KindConfig, ManagerConfig
 
 ray = pytest.importorskip('ray', reason="no Ray: pip install 'uitars_nb[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -154,13 +154,19 @@ def _means(f):
     return f
 
 @_means
-def click(session, point): return [touch.tap(point, session.size)]
+def click(session, point):
+    "Tap a point."
+    return [touch.tap(point, session.size)]
 
 @_means
-def long_press(session, point): return [touch.hold(point, session.size, session.config.hold_ms)]
+def long_press(session, point):
+    "Tap and hold."
+    return [touch.hold(point, session.size, session.config.hold_ms)]
 
 @_means
-def drag(session, start_point, end_point): return [touch.swipe(start_point, end_point, session.size, session.config.swipe_ms)]
+def drag(session, start_point, end_point):
+    "Move a finger from a point to another."
+    return [touch.swipe(start_point, end_point, session.size, session.config.swipe_ms)]
 
 @_means
 def scroll(session, direction, point=(500, 500)):
@@ -168,16 +174,24 @@ def scroll(session, direction, point=(500, 500)):
     return [touch.scroll(direction, point, session.size, session.config.scroll, session.config.swipe_ms)]
 
 @_means
-def type(session, content): return type_commands(content, session.unicode)
+def type(session, content):
+    "Type where the focus is. Raises `ActionError` for what this phone cannot type."
+    return type_commands(content, session.unicode)
 
 @_means
-def press_home(session): return ['input keyevent KEYCODE_HOME']
+def press_home(session):
+    "Go to the home screen."
+    return ['input keyevent KEYCODE_HOME']
 
 @_means
-def press_back(session): return ['input keyevent KEYCODE_BACK']
+def press_back(session):
+    "Go back."
+    return ['input keyevent KEYCODE_BACK']
 
 @_means
-async def wait(session, time): await asyncio.sleep(min(time, session.config.longest_wait))
+async def wait(session, time):
+    "Let time pass."
+    await asyncio.sleep(min(time, session.config.longest_wait))
 
 @_means
 async def open_app(session, app_name):

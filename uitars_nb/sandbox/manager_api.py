@@ -23,8 +23,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from ..core.runs import read_json, write_json
 from .kinds import structure
-from .manager import KindConfig, Manager, ManagerConfig
+from .manager import Manager
 from .messages import Refused
+from .workforce import KindConfig, ManagerConfig
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #14a7f4ce
 class JsonLines(logging.Formatter):
@@ -120,7 +121,12 @@ class Health(BaseModel):
     status: str = Field(description="'ok' or 'draining'")
 
 PROBLEMS = {400: 'not JSON', 401: 'no valid token', 404: 'there is no such thing, or no more', 422: 'not understood', 429: 'too many', 503: 'not now'}
-def problems(*statuses): return {s: dict(model=Problem, description=PROBLEMS[s]) for s in statuses if s != 422}
+
+def problems(
+    *statuses: int,
+) -> dict:
+    "The answers of these statuses, for the description."
+    return {s: dict(model=Problem, description=PROBLEMS[s]) for s in statuses}
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #ec6ee427
 @dataclass(frozen=True)
