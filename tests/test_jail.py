@@ -171,3 +171,15 @@ def test_ordinary_users_can_run_jails(tmp_path):
     program = 'import asyncio\nfrom uitars_nb.sandbox.jail import Jail\nasync def main():\n  async with Jail() as j: print(await j.run(["id", "-u"]), await j.run(["cat", "/etc/shadow"]))\nasyncio.run(main())'
     done = subprocess.run([python, '-c', program], env=dict(PYTHONPATH=f'{packages}:{site}', PATH='/usr/bin:/bin'), user=12345, group=12345, extra_groups=[], cwd='/', capture_output=True, text=True, timeout=120)
     assert done.stdout == "(0, b'1000\\n') (1, b'cat: /etc/shadow: No such file or directory\\n')\n", done.stderr[-1000:]
+
+
+async def test_orphans_and_abandoned_programs():
+    async with Jail(SMALL) as jail:
+        await jail.run(['bash', '-c', 'for i in $(seq 30); do (sleep .1 &) ; done'])
+        task = asyncio.create_task(jail.spawn(['sleep', '600']))
+        await asyncio.sleep(0)
+        task.cancel()
+        for attempt in range(100):
+            await asyncio.sleep(.05)
+            if not jail.processes: break
+        assert not jail.processes and (await output(jail, 'pgrep sleep; echo none')).endswith('none\n')

@@ -348,3 +348,37 @@ async def test_a_browser_session_as_a_server(chromium):
         assert not (await client.call_tool('click', dict(point=[500, 500]))).is_error
         assert len((await client.call_tool('look', {})).content) == 2
     await session.close()
+
+
+async def test_what_a_task_does_counts(session):
+    jail = session.jail
+    await session.reset()
+    assert session.jail is jail, 'a fresh session is not reset again'
+    await session.jail.write('left.txt', b'x')
+    await session.reset()
+    assert session.jail is not jail and 'left.txt' not in await session.jail.listing()
+
+
+# With a desktop
+
+async def test_one_home_for_desktop_and_tools():
+    import uitars_nb.sandbox.desktop as desktop
+    config = desktop.jail_for_desktop(JailConfig())
+    async with Jail(config) as jail:
+        screen = await desktop.DesktopSession(desktop.DesktopConfig(size=(640, 480)), jail).start()
+        session = ToolSession(ToolConfig(), screen, jail=jail)
+        await session.reset()
+        before = (await session.observe()).screenshot
+        await session.act(bash('sleep 600 & echo "made in the shell" > note.txt; cat note.txt'))
+        await session.act(Action('click', dict(point=(500, 500))))
+        obs = await session.observe()
+        assert obs.screenshot.shape == (480, 640, 3) and obs.text.startswith('[1]') and 'made in the shell' in obs.text
+        await screen.place.begin(['xterm', '-e', 'sh', '-c', 'cat ~/note.txt | tee ~/seen.txt; sleep 600'])
+        for attempt in range(100):
+            await asyncio.sleep(.1)
+            if 'seen.txt' in await jail.listing() and (await session.observe()).screenshot.tobytes() != before.tobytes(): break
+        assert await do(session, bash('cat seen.txt')) == 'made in the shell\n[exit code 0]'
+        await session.reset()
+        assert await do(session, bash('ls *.txt; pgrep sleep; pgrep xterm; echo none')) == "ls: cannot access '*.txt': No such file or directory\nnone\n[exit code 0]"
+        await session.close()
+    desktop.drop_sockets(config)

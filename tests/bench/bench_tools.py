@@ -38,7 +38,7 @@ def arms(session):
     async def jail():
         async with Jail() as other: await other.run(['true'])
     async def reset():
-        session.fresh = False
+        await session.jail.run(["true"])
         await session.reset()
         await bash()
     def block(work, n):

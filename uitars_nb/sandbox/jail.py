@@ -7,7 +7,7 @@ __all__ = ['PATH', 'ENVIRONMENT', 'LINE', 'JailConfig', 'JailGone', 'Process', '
            'write', 'listing', 'connect', 'listen']
 
 # %% ../../nbs/10_sandbox/33_jail.ipynb #0b7769eb
-import asyncio, errno, itertools, json, os, signal, socket, stat, subprocess, sys
+import asyncio, errno, json, os, signal, socket, stat, subprocess, sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -69,9 +69,8 @@ class Jail:
     "A home and what runs in it; use it as an asynchronous context manager, or `start` and `close` it."
     def __init__(self, config: JailConfig = JailConfig()):
         self.config, self.sock, self.process, self.env = config, None, None, {**ENVIRONMENT, **config.env}
-        self.numbers, self.waiting, self.processes = itertools.count(1), {}, {}
+        self.asked, self.waiting, self.processes = 0, {}, {}   # asked: orders so far
         self.listeners, self.victims = {}, []   # port -> what to do with a connection; processes ended for want of memory
-        self.lost = {}                          # exit codes of programs that ended before we knew them
 
     async def __aenter__(self): return await self.start()
     async def __aexit__(self, *exc): await self.close()
@@ -149,15 +148,22 @@ def _heard(self):
 
 @_patch(Jail)
 def _answered(self, message, fds):
-    future = self.waiting.pop(message['id'], None)
+    future, pid = self.waiting.pop(message['id'], None), message.get('pid')
+    if pid: message['process'] = self.processes[pid] = Process(self, pid, *fds)
     if future and not future.done(): return future.set_result((message, fds))
     for fd in fds: os.close(fd)
+    if pid: self._abandon(pid)
+
+@_patch(Jail)
+def _abandon(self, pid):
+    "End a program that nobody waits for any more."
+    ended = asyncio.ensure_future(self.ask('kill', pid=pid, signal=int(signal.SIGKILL), group=True))
+    ended.add_done_callback(lambda f: f.cancelled() or f.exception())
 
 @_patch(Jail)
 def _exited(self, pid, code):
-    process = self.processes.pop(pid, None)
-    if process is None: self.lost[pid] = code
-    elif not process.ended.done(): process.ended.set_result(code)
+    process = self.processes.pop(pid, None)  # None: somebody's orphan
+    if process and not process.ended.done(): process.ended.set_result(code)
 
 @_patch(Jail)
 async def ask(self,
@@ -167,9 +173,9 @@ async def ask(self,
 ) -> tuple[dict, list[int]]:
     "The supervisor's answer, and descriptors that the caller closes. Raises `JailGone`, and the `OSError` that the supervisor met."
     if self.sock is None: raise JailGone('the jail has ended, or was never started')
-    id, future = next(self.numbers), asyncio.get_running_loop().create_future()
-    self.waiting[id] = future
-    data = json.dumps(dict(id=id, do=do, **message)).encode()
+    self.asked, future = self.asked + 1, asyncio.get_running_loop().create_future()
+    self.waiting[self.asked] = future
+    data = json.dumps(dict(id=self.asked, do=do, **message)).encode()
     if len(data) > supervisor.PACKET: raise OSError(errno.E2BIG, f'{len(data)} bytes are too long an order; write a file in the jail')
     try: socket.send_fds(self.sock, [data], list(fds))
     except (BrokenPipeError, ConnectionResetError): self._end()
@@ -217,15 +223,14 @@ async def spawn(self,
     "Start a program. Raises `OSError` where it cannot be started, `JailGone`."
     theirs, ours = ([], {}) if pty else _plumb(dict(stdin=stdin, stdout=stdout, stderr=stderr))
     order = dict(argv=list(argv), env={**self.env, **env}, cwd=cwd, pty=pty, targets=[*range(len(theirs)), *fds])
-    try: answer, got = await self.ask('spawn', [*theirs, *fds.values()], **order)
+    try: answer, _ = await self.ask('spawn', [*theirs, *fds.values()], **order)
     except BaseException:
         for fd in ours.values(): os.close(fd)
         raise
     finally:
         for fd in theirs: os.close(fd)
-    process = self.processes[answer['pid']] = Process(self, answer['pid'], *got)
+    process = answer['process']
     for name, fd in ours.items(): setattr(process, name, await (_writer if name == 'stdin' else _reader)(fd))
-    if process.pid in self.lost: self._exited(process.pid, self.lost.pop(process.pid))
     return process
 
 @_patch(Jail)

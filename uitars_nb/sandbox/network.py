@@ -71,7 +71,8 @@ async def open_network(
         if len(tasks) >= MOST: return os.close(fd)
         tasks.add(task := asyncio.ensure_future(carry(fd)))
         task.add_done_callback(tasks.discard)
-    await jail.listen(PORT, accept)
+    if PORT in jail.listeners: jail.listeners[PORT] = accept
+    else: await jail.listen(PORT, accept)
     address = f'http://127.0.0.1:{PORT}'
     variables = dict(http_proxy=address, https_proxy=address, no_proxy='localhost,127.0.0.1')
     jail.env |= variables | {k.upper(): v for k, v in variables.items()}

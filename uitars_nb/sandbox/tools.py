@@ -51,30 +51,43 @@ class ToolSession:
         config: ToolConfig = ToolConfig(),
         screen: Session | None = None,     # a browser or a desktop, which is closed with the tools
         provider: Provider | None = None,  # of search results and pages; by default the collection of the repository
+        jail: Jail | None = None,          # the jail of the screen's programs, started
     ):
+        if jail and not screen: raise ValueError('a jail is given together with the screen whose programs run in it')
         self.config, self.screen, self.provider, self.id = config, screen, provider or Corpus(), f'tools-{next(_ids)}'
-        self.size = screen.size if screen else config.size
-        self.jail = self.home = self.proxy = None
+        self.size, self.shared = screen.size if screen else config.size, jail
+        self.jail = self.home = self.proxy = self.shell = self.kernel = self.editor = None
         self.boxes, self.functions = {}, ()   # of the MCP servers
-        self.outputs, self.events, self.left, self.fresh, self.began = [], [], config.seconds, False, 0.
+        self.outputs, self.events, self.left, self.began, self.asked = [], [], config.seconds, 0., -1
 
     @property
     def space(self) -> ActionSpace:
         "The tools that can be called here."
         return ActionSpace((*SDK, *self.functions))
 
+    @property
+    def fresh(self) -> bool:
+        "True where nothing has happened since the last reset."
+        still = self.jail is not None and self.jail.alive and self.jail.asked == self.asked
+        return still and (self.screen is None or getattr(self.screen, 'fresh', False))
+
     async def reset(self) -> None:
         "A new home, and nothing left of the old one. Free where nothing has happened since the last reset."
         if self.fresh: return
         await self._end()
-        if self.screen and hasattr(self.screen, 'jail'): await self.screen.reset(); self.jail = self.screen.jail
-        else: self.jail = await Jail(self.config.jail).start()
+        self.jail = self.shared or await Jail(self.config.jail).start()
+        self.shell, self.kernel, self.editor = (o(self.jail, self.config.most) for o in (Shell, Kernel, Editor))
+        try: await self._furnish()
+        except (JailGone, OSError) as e: raise EnvironmentFailure(StopReason.ENV_RESET, f'no fresh home: {e}') from e
+        self.outputs, self.events, self.left, self.began = [], [], self.config.seconds, time.monotonic()
+        self.asked = self.jail.asked
+
+    async def _furnish(self):
         if self.config.network: await open_network(self.jail, self.config.network)
         if isinstance(self.screen, BrowserSession): await self._connect()
+        elif self.screen: await self.screen.reset()
         for path, data in self.config.files.items(): await self.jail.write(path, data)
-        self.shell, self.kernel, self.editor = (o(self.jail, self.config.most) for o in (Shell, Kernel, Editor))
         await self._serve()
-        self.outputs, self.events, self.left, self.fresh, self.began = [], [], self.config.seconds, True, time.monotonic()
 
     async def _connect(self):
         "Give the browser the home and the services of the jail."
@@ -91,12 +104,11 @@ class ToolSession:
 
     async def _end(self):
         "End whatever runs."
-        self.fresh = False
         await asyncio.gather(*[box.close() for box in self.boxes.values()])
         if self.proxy: self.proxy.close()
         if self.home: self.home.close()
-        if self.jail: self.shell.close(); await self.kernel.close()
-        if self.jail and self.jail is not getattr(self.screen, 'jail', None): await self.jail.close()
+        if self.shell: self.shell.close(); await self.kernel.close()
+        if self.jail and not self.shared: await self.jail.close()
         self.jail = self.home = self.proxy = None
         self.boxes, self.functions = {}, ()
 
@@ -134,7 +146,6 @@ async def _deliver(self):
 async def act(self, action: Action) -> None:
     "Perform one action. Raises `ActionError` and `EnvironmentFailure`."
     if self.jail is None: raise EnvironmentFailure(StopReason.ENV_CRASH, 'the session is closed or was never reset')
-    self.fresh = False
     try: await (self._tool if action.name in self.space else self._gui)(action)
     except JailGone as e: raise EnvironmentFailure(StopReason.ENV_CRASH, f'the jail has ended: {e}') from e
 
