@@ -1,5 +1,5 @@
 """Attempts to get out of a jail, or to take more than it gives. Each returns what it got hold of; nothing means that it failed, as it must."""
-import asyncio, contextlib, os, secrets, shutil, signal, socket, subprocess, tempfile
+import asyncio, contextlib, os, secrets, shutil, signal, socket, subprocess, sys, tempfile
 from pathlib import Path
 
 import psutil
@@ -59,7 +59,7 @@ class World:
         except TimeoutError: return ''
 
     async def python(self, code, timeout=60):
-        try: return (await self.jail.run(['python', '-I', '-S', '-c', code], timeout=timeout))[1].decode(errors='replace')
+        try: return (await self.jail.run([sys.executable, '-I', '-S', '-c', code], timeout=timeout))[1].decode(errors='replace')
         except TimeoutError: return ''
 
     async def steal(self, script):
@@ -149,7 +149,7 @@ async def read_another_session(w):
 @attempt
 async def write_outside(w):
     await w.bash(f'echo x > {w.file}; echo x > {w.folder}/new; mkdir -p {w.folder} && echo x > {w.file}; for d in / /usr /usr/bin /etc /etc/ssl /dev /run /var /proc /proc/sys/kernel /root; do echo x > $d/uitars-was-here; done')
-    left = [d for d in ('/', '/usr', '/usr/bin', '/etc', '/dev', '/run', '/var', '/root') if Path(d, 'uitars-was-here').exists()]
+    left = [d for d in ('/', '/usr', '/usr/bin', '/etc', '/dev', '/run', '/var', '/root') if os.path.exists(f'{d}/uitars-was-here')]
     return '' if w.safe and not left and not (await w.bash('ls /*/uitars-was-here /uitars-was-here 2>/dev/null')).strip() else 'written'
 
 @attempt
@@ -233,7 +233,7 @@ async def fill_the_disk(w):
 @attempt
 async def take_all_memory(w):
     one = await w.python('x = bytearray(1 << 30); print("taken")')
-    many = await w.bash('for i in 1 2 3 4; do python -I -S -c "import time; x = bytearray(150 << 20); time.sleep(2); print(\'ta\' + \'ken\')" & done; wait', timeout=20)
+    many = await w.bash('for i in 1 2 3 4; do ' + sys.executable + ' -I -S -c "import time; x = bytearray(150 << 20); time.sleep(2); print(\'ta\' + \'ken\')" & done; wait', timeout=20)
     shared = await w.python('import mmap, time; x = [mmap.mmap(-1, 8 << 20) for i in range(60)]\nfor m in x: m.write(b"x" * (8 << 20))\ntime.sleep(1); print("taken")')
     return f'{one}{shared}{many}' if 'taken' in one + shared or many.count('taken') > 1 else ''
 
@@ -279,7 +279,7 @@ async def reach_unlisted_hosts(w):
         asks = ''.join(f's = socket.create_connection(("127.0.0.1", 3128)); s.settimeout(5); s.send(b"{ask}"); print(s.recv(300)); '
                        for ask in (f'CONNECT 127.0.0.1:{w.ports[0]} HTTP/1.1\\r\\n\\r\\n', f'GET http://localhost:{w.ports[0]}/ HTTP/1.1\\r\\n\\r\\n', 'CONNECT host:22 HTTP/1.1\\r\\n\\r\\n',
                                    'CONNECT [::ffff:7f00:1]:22 HTTP/1.1\\r\\n\\r\\n', 'CONNECT 169.254.169.254:80 HTTP/1.1\\r\\n\\r\\n', f'CONNECT 2130706433:{w.ports[0]} HTTP/1.1\\r\\n\\r\\n', f'CONNECT 0.0.0.0:{w.ports[0]} HTTP/1.1\\r\\n\\r\\n'))
-        _, out = await jail.run(['python', '-c', f'import socket; {asks}'])
+        _, out = await jail.run([sys.executable, '-c', f'import socket; {asks}'])
         answers = out.decode().splitlines()
     return '' if len(answers) == 7 and not any('200' in o.split('Proxy')[0] or w.secret in o for o in answers) else '\n'.join(answers)
 

@@ -6,7 +6,7 @@
 __all__ = ['CHANNELS', 'PATIENCE', 'GRACE', 'connection_info', 'in_words', 'Kernel', 'run']
 
 # %% ../../nbs/10_sandbox/37_kernel.ipynb #f651b637
-import asyncio, itertools, json, secrets, shutil, signal, tempfile
+import asyncio, itertools, json, secrets, shutil, signal, sys, tempfile
 
 from jupyter_client.asynchronous import AsyncKernelClient
 
@@ -60,7 +60,7 @@ class Kernel:
         await self.jail.write(f'{inside}/connection.json', json.dumps(connection_info(inside, key)).encode())
         env = dict(IPYTHONDIR='/tmp/.ipython', JUPYTER_RUNTIME_DIR=inside, MPLCONFIGDIR='/tmp/.matplotlib')
         options = ['--InteractiveShell.colors=nocolor', '--HistoryManager.enabled=False']
-        argv = ['python', '-m', 'ipykernel_launcher', '-f', f'{inside}/connection.json', *options]
+        argv = [sys.executable, '-m', 'ipykernel_launcher', '-f', f'{inside}/connection.json', *options]
         self.process = await self.jail.spawn(argv, env=env)
         self.bridges = [await bridge(self.jail, f'{inside}/kernel-{i}', f'{self.folder}/kernel-{i}') for i in range(1, 6)]
         self.client = AsyncKernelClient()
