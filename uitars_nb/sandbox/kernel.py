@@ -56,12 +56,12 @@ class Kernel:
     async def start(self) -> None:
         "Start it; ready when it has answered. Raises `EnvironmentFailure` where it does not."
         inside, key = f'/tmp/.kernel-{next(self.names)}', secrets.token_hex(16).encode()
-        self.folder = tempfile.mkdtemp(prefix='uk-')
         await self.jail.write(f'{inside}/connection.json', json.dumps(connection_info(inside, key)).encode())
         env = dict(IPYTHONDIR='/tmp/.ipython', JUPYTER_RUNTIME_DIR=inside, MPLCONFIGDIR='/tmp/.matplotlib')
         options = ['--InteractiveShell.colors=nocolor', '--HistoryManager.enabled=False']
         argv = [sys.executable, '-m', 'ipykernel_launcher', '-f', f'{inside}/connection.json', *options]
         self.process = await self.jail.spawn(argv, env=env)
+        self.folder = tempfile.mkdtemp(prefix='uk-')
         self.bridges = [await bridge(self.jail, f'{inside}/kernel-{i}', f'{self.folder}/kernel-{i}') for i in range(1, 6)]
         self.client = AsyncKernelClient()
         self.client.load_connection_info(connection_info(self.folder, key))
