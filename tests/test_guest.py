@@ -19,7 +19,7 @@ from uitars_nb.sandbox.remote import Looking, RemoteGuest, duration
 
 missing = [o for o in ('Xvfb', 'openbox', 'xclip', 'xterm') if not shutil.which(o)]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
-PATIENT = Looking(quiet=.05, most=2, timeout=60)
+PATIENT = Looking(quiet=.15, most=3, timeout=60)
 ROUTES = [('GET', '/'), ('POST', '/act'), ('GET', '/screen'), ('POST', '/reset'), ('GET', '/windows'), ('GET', '/ready'), ('POST', '/launch'), ('POST', '/sweep'), ('GET', '/clipboard'),
           ('PUT', '/clipboard'), ('POST', '/recording'), ('DELETE', '/recording'), ('GET', '/openapi.json')]
 

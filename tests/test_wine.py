@@ -31,7 +31,7 @@ async def session(request):
     "A session whose programs run in a jail, and one whose programs do not."
     config = jail_for_desktop()
     jail = await Jail(config).start() if request.param == 'jail' else None
-    session = await WindowsSession(DesktopConfig(size=(800, 600), looking=PATIENT, start_timeout=120), jail).start()
+    session = await WindowsSession(DesktopConfig(size=(800, 600), looking=PATIENT, start_timeout=120, jail=None), jail).start()
     session.read = jail.read if jail else (lambda name: asyncio.to_thread((session.place.home/name).read_bytes))
     session.names = (lambda: jail.listing()) if jail else (lambda: asyncio.to_thread(lambda: [p.name for p in session.place.home.iterdir()]))
     yield session

@@ -10,7 +10,7 @@ __all__ = ['SOCKETS', 'CLEAR', 'DesktopConfig', 'jail_for_desktop', 'drop_socket
 import asyncio, errno, itertools, json, os, secrets, shutil, subprocess, sys, tempfile, time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core.actions import validate
@@ -18,7 +18,7 @@ from ..core.types import Action, Observation, StopReason
 from . import programs
 from .acting import full_address
 from .base import ActionError, EnvironmentFailure
-from .bubblewrap import HOME
+from .bubblewrap import HOME, require_bubblewrap
 from .gestures import SPACE
 from .jail import Jail, JailConfig, JailGone
 from .remote import Looking, RemoteGuest, connection
@@ -29,7 +29,8 @@ from .xserver import find_program
 class DesktopConfig:
     "What a desktop is like."
     size: tuple[int, int] = (1024, 768)                      # screen, pixels
-    home: str | None = None                                  # a new or empty folder, emptied by every reset; where None one of the session's own. In a jail: the jail's
+    jail: JailConfig | None = JailConfig()                   # the jail that its programs run in; None: they run as whoever started the session
+    home: str | None = None                                  # without a jail: a new or empty folder, emptied by every reset; where None one of the session's own
     looking: Looking = Looking()                             # when a screen is worth looking at
     env: Mapping[str, str] = field(default_factory=dict)     # variables of all programs, beside their own
     start_timeout: float = 30.                               # seconds until a desktop that does not stand has failed
@@ -39,11 +40,13 @@ SOCKETS = '/tmp/.X11-unix'  # where X programs look for their display
 
 def jail_for_desktop(
     config: JailConfig = JailConfig(),
+    folder: str | None = None,          # new; where None one in the folder for temporary files
 ) -> JailConfig:
     "`config` with a folder in which the display of a desktop can be shown; remove it with `drop_sockets`."
-    folder = tempfile.mkdtemp(prefix='uitars-x11-')
+    folder = folder or tempfile.mkdtemp(prefix='uitars-x11-')
+    os.makedirs(folder, exist_ok=True)
     os.chmod(folder, 0o755)
-    return JailConfig(**{**vars(config), 'writable': {**config.writable, SOCKETS: folder}})
+    return replace(config, writable={**config.writable, SOCKETS: folder})
 
 def drop_sockets(
     config: JailConfig,  # of `jail_for_desktop`
@@ -150,14 +153,24 @@ class DesktopSession(RemoteGuest):
     "One Linux desktop, used for one episode at a time."
     def __init__(self,
         config: DesktopConfig = DesktopConfig(),
-        jail: Jail | None = None,                 # where its programs run; started, and made with `jail_for_desktop`
+        jail: Jail | None = None,                 # one to share, started, and made with `jail_for_desktop`; otherwise it has its own
     ):
         self.config, self.token, self.id = config, secrets.token_urlsafe(24), f'desktop-{next(_ids)}'
         self.size, self.looking, self.started, self.process, self.client = tuple(config.size), config.looking, time.monotonic(), None, None
         for name in ('Xvfb', 'xclip', *(f[0] for f in programs.FURNITURE)): find_program(name)
-        self.folder = tempfile.mkdtemp(prefix='uitars-desktop-')
-        try: self.place = InJail(self, jail) if jail else InGuest(self)
+        self.own, self.folder = None, tempfile.mkdtemp(prefix='uitars-desktop-')
+        try:
+            if config.jail and not jail: jail = self.own = self._own_jail()
+            self.place = InJail(self, jail) if jail else InGuest(self)
         except BaseException: shutil.rmtree(self.folder); raise
+        if jail: self.jail = jail
+
+    def _own_jail(self):
+        if self.config.home: raise ValueError('a jail has a home of its own: give no home, or jail=None')
+        try: require_bubblewrap()
+        except RuntimeError as e: raise RuntimeError(f'{e}; or run its programs without protection: DesktopConfig(jail=None)') from None
+        os.chmod(self.folder, 0o711)  # the jail's user passes through to the display's socket, and reads nothing on the way
+        return Jail(jail_for_desktop(self.config.jail, f'{self.folder}/x11'))
 
     async def start(self) -> 'DesktopSession':
         "Bring the desktop up. Raises `EnvironmentFailure`."
@@ -167,7 +180,7 @@ class DesktopSession(RemoteGuest):
         return self
 
     async def _start(self):
-        facts = await self._guest()
+        facts, _ = await asyncio.gather(self._guest(), self.own.start() if self.own else asyncio.sleep(0))
         self.client, self.size = connection(f'http://127.0.0.1:{facts["port"]}', self.token), tuple(facts['size'])
         with failures():
             await self.place.start(dict(DISPLAY=facts['display'], XAUTHORITY=f'{self.folder}/Xauthority'))
@@ -262,6 +275,7 @@ async def close(self) -> None:
     if process: await asyncio.to_thread(_end, process)
     try: await self.place.close()
     except (JailGone, OSError, TimeoutError): pass
+    if self.own: await self.own.close()
     await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
 
 def _end(process):
