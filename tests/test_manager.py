@@ -595,7 +595,7 @@ def test_fuzzed_from_its_own_description():
                     response = case.call_and_validate(base_url=url, headers=bearer, checks=checks)
                     seen.setdefault(operation.label, set()).add(response.status_code)
                 fuzz()
-        assert seen['GET /health'] == {200} and {201, 404, 422} & seen['POST /leases'] and len(seen) == 8, seen
+        assert seen['GET /health'] == {200} and {201, 404, 422} & seen['POST /leases'] and len(seen) == 9, seen
         assert server.get('/health') == dict(status='ok')
 
 
@@ -679,3 +679,51 @@ async def test_desktops_by_lease():
         kept = [p.pid for p in server.workers()[0].children(recursive=True)]
         server.workers()[0].kill()
         await until(lambda: not any(map(birth, kept)))
+
+
+async def test_the_live_page_in_a_browser():
+    from uitars_nb.sandbox.browser import BrowserConfig
+    from uitars_nb.sandbox.clock import ClockConfig
+    from uitars_nb.sandbox.pool import BrowserPool
+    task = '<img src=x onerror="document.title=1">'
+    with serving(kinds=dict(simulated=dict(slots=4, most=1))) as server:
+        async with server.client() as client, BrowserPool(BrowserConfig((900, 600), clock=ClockConfig('real')), 1, 1) as pool, pool.session() as page:
+            session = await client.acquire('simulated', dict(size=[40, 30]), task=task)
+            await session.act(Action('type', dict(content='a title')))
+            await session.observe()
+            await page.goto(f"http://127.0.0.1:{server.config['port']}/")
+            async def enter(token):
+                await page.evaluate('t => { document.getElementById("token").value = t; document.querySelector("button").click() }', token)
+            async def text(): return await page.evaluate('document.body.innerText')
+            await enter('wrong')
+            await seen(text, 'does not know this token')
+            await enter((server.folder/'token').read_text())
+            await seen(text, 'a title')
+            now = await text()
+            assert task in now and 'simulated 1' in now and '1 leased' in now and await page.evaluate('document.title') == 'Sessions'
+            assert await page.evaluate('document.querySelector("article img").naturalWidth') == 40
+            await session.close()
+            await seen(text, 'No leases.')
+
+
+async def seen(text, words):
+    end = time.monotonic() + 20
+    while words not in (now := await text()):
+        assert time.monotonic() < end, now
+        await asyncio.sleep(.1)
+
+
+async def test_a_glance_shows_what_the_owner_saw(managers):
+    manager = await managers()
+    lease = await manager.acquire('ann', 'simulated')
+    assert await manager.look('ann', lease.id) == (dict(acts=0, title=''), b'')
+    session = sessions(manager)(lease)
+    await session.act(Action('type', dict(content='mine')))
+    await session.observe()
+    facts, png = await manager.look('ann', lease.id)
+    assert (facts['acts'], facts['title'], png[:4]) == (1, 'mine', b'\x89PNG')
+    with pytest.raises(Refused): await manager.look('bob', lease.id)
+    manager.release('ann', lease.id)
+    again = await manager.acquire('bob', 'simulated')
+    again = again if again.place == lease.place else await manager.acquire('bob', 'simulated')
+    assert again.place == lease.place and await manager.look('bob', again.id) == (dict(acts=0, title=''), b'')

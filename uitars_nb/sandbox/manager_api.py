@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['logger', 'PROBLEMS', 'User', 'LeaseId', 'JsonLines', 'log_to', 'Metrics', 'states', 'LeaseRequest', 'LeaseAnswer',
-           'Problem', 'PoolState', 'Health', 'problems', 'DoorConfig', 'tokens_of', 'user_of', 'refused', 'make_app',
-           'who', 'add_routes', 'Talk', 'talk', 'serve']
+           'Look', 'Problem', 'PoolState', 'Health', 'problems', 'DoorConfig', 'tokens_of', 'user_of', 'refused',
+           'make_app', 'who', 'add_routes', 'Talk', 'talk', 'serve']
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #48166029
-import asyncio, hmac, json, logging, os, secrets, signal, sys
+import asyncio, base64, hmac, json, logging, os, secrets, signal, sys
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from ..core.runs import read_json, write_json
 from .kinds import structure
+from .live import add_page
 from .manager import Manager
 from .messages import Refused
 from .workforce import KindConfig, ManagerConfig
@@ -102,6 +103,12 @@ class LeaseAnswer(BaseModel):
     deadline: float = Field(description='seconds since 1970')
     task: str
 
+class Look(BaseModel):
+    "What the owner of a lease last saw."
+    acts: int = Field(description='actions so far')
+    title: str
+    screen: str = Field(description='PNG in base64; empty where nobody has looked yet')
+
 class Problem(BaseModel):
     "Why not."
     detail: str
@@ -180,6 +187,7 @@ def make_app(
     app.state.manager, app.state.metrics, app.state.tokens = Manager(config.manager, watch), metrics, tokens
     app.add_exception_handler(Refused, refused)
     add_routes(app)
+    add_page(app)
     app.add_api_websocket_route('/ws', talk)
     return app
 
@@ -214,6 +222,12 @@ def add_routes(app: FastAPI) -> None:
     async def lease(user: User, id: LeaseId) -> LeaseAnswer:
         "One of them; after its end, the reason."
         return asdict(manager.lease(user, id))
+
+    @app.get('/leases/{id}/look', responses=problems(401, 404, 503))
+    async def look(user: User, id: LeaseId) -> Look:
+        "What its owner last saw."
+        facts, png = await manager.look(user, id)
+        return Look(acts=facts['acts'], title=facts['title'], screen=base64.b64encode(png).decode())
 
     @app.post('/leases/{id}/heartbeat', responses=problems(401, 404))
     async def heartbeat(user: User, id: LeaseId) -> LeaseAnswer:

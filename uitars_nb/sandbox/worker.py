@@ -15,7 +15,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from ..core.runs import read_json, write_json
-from ..core.types import Action, from_plain
+from ..core.types import Action, from_plain, png_bytes
 from .base import EnvironmentFailure
 from .kinds import config_of, host_class
 from .messages import error_head, frame, lease_key, observation_frame, unframe
@@ -45,6 +45,7 @@ class Slot:
         self.fence = 0         # newest number that is over
         self.used = False      # since the last reset
         self.task = None       # serves the lease's connection
+        self.seen, self.acts = None, 0   # newest observation that the lease's owner has had, and actions so far
 
     def facts(self) -> list:
         "What the manager is told: place, ready, number of the lease in use, fence."
@@ -81,7 +82,7 @@ async def _prepare(self, slot):
         except Exception as e: print(json.dumps(dict(event='reset failed', place=slot.place, error=f'{type(e).__name__}: {e}')), file=sys.stderr, flush=True)
         await self._discard(slot)
         await asyncio.sleep(min(30, .1 * 2 ** min(attempt, 9)))
-    slot.used, slot.ready = False, True
+    slot.used, slot.ready, slot.seen, slot.acts = False, True, None, 0
     self.tell(ready=[[slot.place, slot.fence]])
 
 @_patch(Worker)
@@ -171,15 +172,16 @@ async def _renew(self, slot):
 @_patch(Worker)
 async def _talk(self, ws, slot):
     await ws.send(frame(dict(session=slot.session.id, size=slot.session.size, methods=self.host.methods)))
-    async for message in ws: await ws.send(await self._answer(slot.session, message))
+    async for message in ws: await ws.send(await self._answer(slot, message))
 
 @_patch(Worker)
-async def _answer(self, session, message):
+async def _answer(self, slot, message):
     "The reply to one call."
-    head = {}
+    head, session = {}, slot.session
     try:
         head, _ = unframe(message)
         result = await self._call(session, head['call'], head.get('args', []), head.get('kwargs', {}))
+        slot.seen, slot.acts = result if head['call'] == 'observe' else slot.seen, slot.acts + (head['call'] == 'act')
         about = dict(id=head.get('id'), size=session.size)
         return observation_frame(result, about) if head['call'] == 'observe' else frame(about | dict(result=result))
     except Exception as e: return frame(dict(id=head.get('id'), size=session.size) | error_head(e))
@@ -190,6 +192,13 @@ async def _call(self, session, name, args, kwargs):
     if name in ('reset', 'observe', *self.host.methods): return await getattr(session, name)(*args, **kwargs)
     raise AttributeError(f'sessions of this kind have no method {name!r}')
 
+# %% ../../nbs/10_sandbox/70_worker.ipynb #858b2a2b
+@_patch(Worker)
+def _look(self, slot):
+    "Number of the lease, actions so far, and the newest screen as PNG."
+    obs = slot.seen
+    return frame(dict(lease=slot.lease, acts=slot.acts, title=obs.title if obs else ''), png_bytes(obs.screenshot) if obs else b'')
+
 # %% ../../nbs/10_sandbox/70_worker.ipynb #84c63aa7
 @_patch(Worker)
 async def _connected(self, ws: ServerConnection):
@@ -198,6 +207,7 @@ async def _connected(self, ws: ServerConnection):
     fits = lambda secret: hmac.compare_digest(token.encode(), secret.encode())
     match ws.request.path.strip('/').split('/'):
         case ['manager'] if fits(self.config.secret): await self._serve_manager(ws)
+        case ['look', p] if p.isdigit() and int(p) < len(self.slots) and fits(self.config.secret): await ws.send(self._look(self.slots[int(p)]))
         case ['session', p, n] if p.isdigit() and n.isdigit() and fits(lease_key(self.config.secret, int(p), int(n))): await self._serve_lease(ws, int(p), int(n))
         case _: await ws.close(TAKEN, 'no key of this worker')
 
