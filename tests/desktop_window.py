@@ -8,7 +8,8 @@ from Xlib.display import Display
 display = Display()
 screen = display.screen()
 events = X.ButtonPressMask | X.ButtonReleaseMask | X.PointerMotionMask | X.KeyPressMask | X.KeyReleaseMask | X.ExposureMask
-window = screen.root.create_window(0, 0, screen.width_in_pixels, screen.height_in_pixels, 0, screen.root_depth, background_pixel=screen.white_pixel, event_mask=events, override_redirect=True)
+box = (0, 0, screen.width_in_pixels, screen.height_in_pixels, 0)
+window = screen.root.create_window(*box, screen.root_depth, background_pixel=screen.white_pixel, event_mask=events, override_redirect=True)
 window.map()
 window.set_input_focus(X.RevertToParent, X.CurrentTime)
 display.sync()
@@ -21,5 +22,7 @@ with open(sys.argv[1], 'w', buffering=1) as out:
         row = dict(what=names[e.type])
         if e.type == X.Expose: window.set_input_focus(X.RevertToParent, X.CurrentTime); display.sync()
         else: row |= dict(at=[e.root_x, e.root_y], detail=e.detail, state=e.state)
-        if e.type in (X.KeyPress, X.KeyRelease): row['keysym'] = display.keycode_to_keysym(e.detail, int(bool(e.state & X.ShiftMask))) or display.keycode_to_keysym(e.detail, 0)
+        if e.type in (X.KeyPress, X.KeyRelease):
+            shifted = int(bool(e.state & X.ShiftMask))
+            row['keysym'] = display.keycode_to_keysym(e.detail, shifted) or display.keycode_to_keysym(e.detail, 0)
         out.write(json.dumps(row) + '\n')

@@ -291,9 +291,10 @@ async def test_nothing_stays_when_its_owner_is_killed(where):
 
 
 async def test_bad_requests_say_what_to_do(desk):
-    for action, said in [(Action('click', dict(point=(1, 1001))), 'off the screen'), (Action('hotkey', dict(key='ctrl hyper')), "no key 'hyper'"), (Action('wait', dict(time=9e9)), 'at most 60'),
-                         (Action('type', dict(content='a\x07')), r'U\+0007'), (Action('tap', dict(point=(1, 1))), 'no function'), (Action('navigate', {}), 'missing')]:
-        with pytest.raises(ActionError, match=said): await desk.act(action)
+    bad = [('click', dict(point=(1, 1001)), 'off the screen'), ('hotkey', dict(key='ctrl hyper'), "no key 'hyper'"), ('wait', dict(time=9e9), 'at most 60'),
+           ('type', dict(content='a\x07'), r'U\+0007'), ('tap', dict(point=(1, 1)), 'no function'), ('navigate', {}, 'missing')]
+    for name, args, said in bad:
+        with pytest.raises(ActionError, match=said): await desk.act(Action(name, args))
     with pytest.raises(ActionError, match='there is no program'): await desk.launch('wordperfect')
 
 
@@ -331,7 +332,8 @@ async def test_recording_is_a_film(desk, tmp_path):
     await asyncio.sleep(2)
     film = tmp_path/'film.mp4'
     film.write_bytes(await desk.stop_recording())
-    out = await asyncio.create_subprocess_exec(find_ffmpeg(), '-loglevel', 'error', '-i', film, '-f', 'rawvideo', '-pix_fmt', 'rgb24', '-', stdout=asyncio.subprocess.PIPE)
+    read = [find_ffmpeg(), '-loglevel', 'error', '-i', film, '-f', 'rawvideo', '-pix_fmt', 'rgb24', '-']
+    out = await asyncio.create_subprocess_exec(*read, stdout=asyncio.subprocess.PIPE)
     frames = np.frombuffer((await out.communicate())[0], np.uint8).reshape(-1, 480, 640, 3)
     assert len(frames) >= 2
     assert np.abs(frames[-1].astype(int) - (await desk.observe()).screenshot).mean() < 12, 'the last frame is the screen'
@@ -424,7 +426,9 @@ async def test_tools_and_desktop_share_a_home(jailed):
     await session.act(Action('execute_bash', dict(command='echo from the shell > note.txt')))
     await screen.launch('editor', 'note.txt')
     await session.observe()
-    for name, args in [('hotkey', dict(key='ctrl end')), ('type', dict(content='from the desktop\n')), ('hotkey', dict(key='ctrl s'))]: await do(session, name, **args)
+    await do(session, 'hotkey', key='ctrl end')
+    await do(session, 'type', content='from the desktop\n')
+    await do(session, 'hotkey', key='ctrl s')
     for _ in range(100):
         await session.act(Action('execute_bash', dict(command='cat note.txt')))
         if 'desktop' in (text := (await session.observe()).text): break

@@ -30,7 +30,7 @@ class DesktopConfig:
     "What a desktop is like."
     size: tuple[int, int] = (1024, 768)                      # screen, pixels
     jail: JailConfig | None = JailConfig()                   # the jail that its programs run in; None: they run as whoever started the session
-    home: str | None = None                                  # without a jail: a new or empty folder, emptied by every reset; where None one of the session's own
+    home: str | None = None                                  # without a jail: a new or empty folder, emptied by every reset; None: one of its own
     looking: Looking = Looking()                             # when a screen is worth looking at
     env: Mapping[str, str] = field(default_factory=dict)     # variables of all programs, beside their own
     start_timeout: float = 30.                               # seconds until a desktop that does not stand has failed
@@ -112,7 +112,7 @@ class InJail:
     async def begin(self, argv: list[str], watch: bool = False) -> None:
         "Start a program; the desktop has failed when one that is watched ends."
         try: process = await self.jail.spawn(argv, self.env)
-        except OSError as e: raise ActionError(f'there is no program {argv[0]!r} here; there are {", ".join(programs.PROGRAMS)} and whatever is in the PATH ({e.strerror})') from None
+        except OSError as e: raise programs.unknown(argv[0], e.strerror) from None
         self.mine.add(process.pid)
         if watch: self.watched.append((process, argv[0]))
 
@@ -134,7 +134,7 @@ class InJail:
         "Unpack a .tar into a folder of the home."
         await self.jail.write(f'/tmp/{archive.name}', await asyncio.to_thread(archive.read_bytes))
         code, said = await self.jail.run(['sh', '-c', 'mkdir -p "$2" && tar -xf "$1" -C "$2" && rm "$1"', 'sh', f'/tmp/{archive.name}', f'{HOME}/{folder}'])
-        if code: raise EnvironmentFailure(StopReason.ENV_RESOURCE, f'{archive.name} could not be unpacked in the jail: {said.decode(errors="replace")[-200:]}')
+        if code: raise EnvironmentFailure(StopReason.ENV_RESOURCE, f'{archive.name} was not unpacked in the jail: {said.decode(errors="replace")[-200:]}')
 
     async def _sweep(self, furniture: bool = False):
         keep = {p.pid for p, _ in self.watched if not furniture} | ({*self.jail.processes} - self.mine)
@@ -175,7 +175,9 @@ class DesktopSession(RemoteGuest):
     async def start(self) -> 'DesktopSession':
         "Bring the desktop up. Raises `EnvironmentFailure`."
         try: await asyncio.wait_for(self._start(), self.config.start_timeout)
-        except TimeoutError as e: await self.close(); raise EnvironmentFailure(StopReason.ENV_RESET, f'the desktop did not stand within {self.config.start_timeout:g} s') from e
+        except TimeoutError as e:
+            await self.close()
+            raise EnvironmentFailure(StopReason.ENV_RESET, f'the desktop did not stand within {self.config.start_timeout:g} s') from e
         except BaseException: await self.close(); raise
         return self
 
@@ -193,8 +195,9 @@ class DesktopSession(RemoteGuest):
         "Start the guest; what it says of itself."
         command = [sys.executable, '-m', 'uitars_nb.sandbox.guest', '--desktop', '{}x{}'.format(*self.config.size), '--folder', self.folder, '--with-stdin']
         path = os.pathsep.join(filter(None, [str(Path(programs.__file__).parents[2]), os.environ.get('PYTHONPATH')]))
+        env, pipe = os.environ | dict(UITARS_GUEST_TOKEN=self.token, PYTHONPATH=path), subprocess.PIPE
         with open(f'{self.folder}/guest.log', 'wb') as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=os.environ | dict(UITARS_GUEST_TOKEN=self.token, PYTHONPATH=path), start_new_session=True)
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=env, start_new_session=True)
         line = await asyncio.to_thread(self.process.stdout.readline)
         if line: return json.loads(line)
         raise EnvironmentFailure(StopReason.ENV_RESET, f'the guest did not start: {self.log()}')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FURNITURE', 'PROGRAMS', 'PATH', 'PLAIN', 'SKELETON', 'MARK', 'SWEEP', 'browser_flags', 'environment', 'command',
-           'skeleton', 'claim', 'empty', 'furnish', 'sweep', 'check']
+           'skeleton', 'claim', 'empty', 'furnish', 'sweep', 'unknown', 'check']
 
 # %% ../../nbs/10_sandbox/56_programs.ipynb #23969872
 import os, shutil, stat
@@ -20,7 +20,8 @@ from .chromium import find_chromium
 FURNITURE = (('openbox', '--sm-disable'), ('tint2',))  # in the order in which they start; a desktop without one of them has failed
 PROGRAMS = dict(files='pcmanfm', editor='mousepad', calculator='galculator', terminal='xterm', browser='browser')  # what it is -> its command
 PATH = '/usr/local/bin:/usr/bin:/bin:/usr/games'
-PLAIN = dict(USER='user', LOGNAME='user', SHELL='/bin/bash', LANG='C.UTF-8', NO_AT_BRIDGE='1', DBUS_SESSION_BUS_ADDRESS='disabled:', GSETTINGS_BACKEND='memory', XDG_CURRENT_DESKTOP='X-Generic', GTK_CSD='0')
+PLAIN = dict(USER='user', LOGNAME='user', SHELL='/bin/bash', LANG='C.UTF-8', XDG_CURRENT_DESKTOP='X-Generic',
+             NO_AT_BRIDGE='1', DBUS_SESSION_BUS_ADDRESS='disabled:', GSETTINGS_BACKEND='memory', GTK_CSD='0')  # no services, plain frames
 
 def browser_flags(
     jailed: bool,
@@ -37,8 +38,8 @@ def environment(
     "All variables of a desktop's programs."
     try: browser = find_chromium(shell=False)
     except FileNotFoundError: browser = 'chromium'
-    own = dict(HOME=home, PATH=f'{home}/.local/bin:{PATH}', XENVIRONMENT=f'{home}/.Xresources', UITARS_BROWSER=browser, UITARS_BROWSER_FLAGS=browser_flags(jailed))
-    return PLAIN | own | display
+    own = dict(HOME=home, PATH=f'{home}/.local/bin:{PATH}', XENVIRONMENT=f'{home}/.Xresources')
+    return PLAIN | own | display | dict(UITARS_BROWSER=browser, UITARS_BROWSER_FLAGS=browser_flags(jailed))
 
 def command(
     program: str,  # a key of `PROGRAMS`, or a command
@@ -53,7 +54,7 @@ MARK = '.uitars-home'
 
 def skeleton() -> dict[str, Path]:
     "Path in the home -> file of the repository. Raises `FileNotFoundError` outside of a checkout."
-    if not SKELETON.exists(): raise FileNotFoundError('the configuration of the desktop is missing: it comes with the repository (sandboxes/desktop), not with the installed package')
+    if not SKELETON.exists(): raise FileNotFoundError('the desktop comes with the repository (sandboxes/desktop), not with the installed package')
     return {str(p.relative_to(SKELETON)): p for p in sorted(SKELETON.rglob('*')) if p.is_file()}
 
 def claim(
@@ -62,7 +63,8 @@ def claim(
     "Take a new or empty folder as a home. Raises `ValueError` for one that holds anything else."
     home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)
-    if not (home/MARK).exists() and any(home.iterdir()): raise ValueError(f'{home} is not empty; a reset would delete what is in it: give a new or empty folder')
+    if not (home/MARK).exists() and any(home.iterdir()):
+        raise ValueError(f'{home} is not empty; a reset would delete what is in it: give a new or empty folder')
     (home/MARK).touch()
     return home
 
@@ -111,6 +113,13 @@ SWEEP = '''keep=" 1 $$ $1 "; for round in 1 2; do for p in /proc/[0-9]*; do p=${
 case "$keep" in *" $p "*) ;; *) kill -9 $p 2>/dev/null ;; esac; done; done'''  # in a jail: $1 holds the process ids to keep
 
 # %% ../../nbs/10_sandbox/56_programs.ipynb #f58310c8
+def unknown(
+    program: str,
+    why: str = 'not in the PATH',
+) -> ActionError:
+    "The error for a program that cannot be started."
+    return ActionError(f'there is no program {program!r} here ({why}); there are {", ".join(PROGRAMS)}, and whatever else is installed')
+
 def check(
     argv: list[str],
     path: str,        # folders, as in PATH
@@ -118,4 +127,4 @@ def check(
     "Raises `ActionError` for a command that cannot be found."
     if not argv or not all(isinstance(o, str) and '\0' not in o for o in argv): raise ActionError('a command is a program and its arguments, as text')
     if shutil.which(argv[0], path=path): return
-    raise ActionError(f'there is no program {argv[0]!r} here; there are {", ".join(PROGRAMS)} and whatever is in the PATH')
+    raise unknown(argv[0])

@@ -63,14 +63,15 @@ class RemoteGuest:
     async def ask(self, method: str, path: str, extra: float = 0, **body) -> httpx.Response:
         "What the guest answers; `extra` seconds beside the usual limit. Raises as `result`."
         try: answer = await self.client.request(method, path, timeout=self.looking.timeout + extra, **body)
-        except httpx.TimeoutException as e: raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'the guest gave no answer in {self.looking.timeout + extra:g} s') from e
+        except httpx.TimeoutException as e: raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'no answer in {self.looking.timeout + extra:g} s') from e
         except (httpx.TransportError, RuntimeError) as e: raise EnvironmentFailure(StopReason.ENV_CRASH, f'the guest cannot be reached: {e!r}') from e
         return result(answer)
 
     async def start(self) -> 'RemoteGuest':
         "Ask the guest for its screen. Raises `ValueError` where something else answers."
         facts = (await self.ask('GET', '/')).json()
-        if not isinstance(facts, dict) or facts.get('name') != 'uitars-guest': raise ValueError(f'at {self.client.base_url} answers no guest; start one there: python -m uitars_nb.sandbox.guest')
+        if not isinstance(facts, dict) or facts.get('name') != 'uitars-guest':
+            raise ValueError(f'at {self.client.base_url} answers no guest; start one there: python -m uitars_nb.sandbox.guest')
         self.size = tuple(facts['size'])
         return self
 

@@ -30,7 +30,8 @@ def wine_version() -> str:
 
 # %% ../../nbs/10_sandbox/59_windows.ipynb #15deda6d
 ENV = dict(WINEDEBUG='-all', WINEDLLOVERRIDES='mscoree,mshtml=', WINEARCH='win64')  # quiet; do not ask for .NET and the browser engine
-LIBRARIES = ('/usr/lib/x86_64-linux-gnu/wine/x86_64-windows', '/opt/wine-stable/lib64/wine/x86_64-windows', '/usr/share/wine/nls', '/opt/wine-stable/share/wine/nls')
+LIBRARIES = ('/usr/lib/x86_64-linux-gnu/wine/x86_64-windows', '/usr/share/wine/nls',               # Debian's
+             '/opt/wine-stable/lib64/wine/x86_64-windows', '/opt/wine-stable/share/wine/nls')      # WineHQ's
 
 def link_libraries(
     prefix: Path,
@@ -88,7 +89,7 @@ def prefix_archive() -> Path:
     return archive
 
 # %% ../../nbs/10_sandbox/59_windows.ipynb #d87c994e
-WINDOWS = {o: o for o in ('notepad', 'winemine', 'explorer', 'regedit', 'taskmgr', 'control', 'winefile')}  # programs that come with Wine -> how they are started
+WINDOWS = {o: o for o in ('notepad', 'winemine', 'explorer', 'regedit', 'taskmgr', 'control', 'winefile')}  # Wine's programs -> how they start
 WINDOWS['wordpad'] = r'C:\Program Files\Windows NT\Accessories\wordpad.exe'
 
 class WindowsSession(DesktopSession):

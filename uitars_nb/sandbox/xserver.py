@@ -13,8 +13,7 @@ from ..core.types import StopReason
 from .base import EnvironmentFailure
 
 # %% ../../nbs/10_sandbox/50_xserver.ipynb #f2c50db8
-PACKAGES = dict(Xvfb='xvfb', openbox='openbox', tint2='tint2', xclip='xclip', pcmanfm='pcmanfm', mousepad='mousepad', galculator='galculator', xterm='xterm', chromium='chromium',
-                wine='wine', ffmpeg='ffmpeg')  # program -> its Debian package
+PACKAGES = {'Xvfb': 'xvfb'}  # program -> its Debian package, where the two have different names
 
 def find_program(
     name: str,
