@@ -558,6 +558,15 @@ def test_http(door):
     assert 'uitars_leases_granted_total{kind="simulated"} 5.0' in text and 'uitars_leases_refused_total{status="503"} 1.0' in text
 
 
+@pytest.mark.parametrize('body', ['{"kind": NaN}', '{"kind": "simulated", "options": {"a": %s}}' % ('[' * 900 + ']' * 900), '{"kind": "simulated", "options": {"size": [NaN, 1]}}',
+    '{"kind": %s}' % ('[' * 900 + ']' * 900), '{"kind": "\\ud800"}', '{"kind": "simulated", "task": "\\ud800"}', '{"kind": "simulated", "options": {"\\ud800": 1}}', '{"kind": "simulated", "ttl": 1e400}',
+    '{"kind": "simulated", "options": {"a": "%s"}}' % ('x' * 10 ** 6), '{"kind": "simulated", "options": {"size": [1e400, 1]}}', '{"kind": "simulated", "options": {"failing": -Infinity}}',
+    '{"kind": "simulated", "options": {"size": [%s, 1]}}' % ('9' * 4000)])
+def test_what_json_parsers_let_through(door, body):
+    answer = door.post('/leases', content=body, headers={'Content-Type': 'application/json'})
+    assert answer.status_code == 422 and answer.json()['detail'] and len(answer.content) < 5000
+
+
 @pytest.mark.parametrize('path', ['/leases', '/leases/x', '/pools', '/metrics'])
 @pytest.mark.parametrize('token', ['', 'Bearer', 'Bearer wrong', 'Basic s3cret', 'Bearer s3cre', 'Bearer \u00e4'])
 def test_no_token_no_entry(door, path, token): assert door.get(path, headers={'Authorization': token.encode()}).status_code == 401

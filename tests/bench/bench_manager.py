@@ -1,4 +1,4 @@
-"""The manager over loopback with simulated sessions: leases a second, leases held at once, and what is left after everything has been killed many times."""
+"""The manager over loopback with simulated sessions: leases a second, leases held at once, what is left after everything was killed many times."""
 import argparse, asyncio, contextlib, json, os, random, signal, subprocess, sys, tempfile, time
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from uitars_nb.sandbox.ledger import Ledger
 from uitars_nb.sandbox.messages import LeaseLost, Refused
 
 COMMAND = 'python -m tests.bench manager'
-SIZES = dict(quick=(6, 1.0, 1000, 500), default=(8, 2.0, 5000, 10_000), full=(12, 4.0, 5000, 10_000))  # rounds, seconds of each, leases held, leases under fire
+# rounds, seconds of each, leases held, leases under fire
+SIZES = dict(quick=(6, 1.0, 1000, 500), default=(8, 2.0, 5000, 10_000), full=(12, 4.0, 5000, 10_000))
 
 
 class Server:
@@ -224,7 +225,8 @@ def main():
     print(f'   manager_leaks: {leaks}  {seen}')
     write_json('reports/bench/manager.json', dict(rates=rates, p99_ms=p99, concurrent=concurrent, faults=seen))
     about = dict(command=COMMAND, machine=machine())
-    record_figures('bench', dict(manager_leases_per_s=figure(median_interval(rates), unit='leases/s', **about), manager_p99_ms=figure(median_interval(p99), unit='ms', **about),
+    record_figures('bench', dict(
+        manager_leases_per_s=figure(median_interval(rates), unit='leases/s', **about), manager_p99_ms=figure(median_interval(p99), unit='ms', **about),
         manager_concurrent=Figure(concurrent, unit='leases', **about), manager_leaks=Figure(leaks, unit='leaks', n=seen['leases'], **about)))
 
 

@@ -54,7 +54,8 @@ class SimulatedSession:
         "Forget everything. Raises `EnvironmentFailure` as often as configured, at even intervals."
         await asyncio.sleep(self.config.reset_s)
         self.resets += 1
-        if int(self.resets * self.config.failing) > int((self.resets - 1) * self.config.failing): raise EnvironmentFailure(StopReason.ENV_RESET, 'as configured')
+        before, now = ((self.resets - i) * self.config.failing for i in (1, 0))
+        if int(now) > int(before): raise EnvironmentFailure(StopReason.ENV_RESET, 'as configured')
         self.acts, self.text = 0, ''
 
     async def observe(self) -> Observation:

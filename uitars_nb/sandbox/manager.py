@@ -55,7 +55,8 @@ def _patch(cls):
 @_patch(Manager)
 def _grant(self, pool, link, place, user, request, ttl, task):
     now, id = time.time(), secrets.token_hex(8)
-    facts = dict(id=id, user=user, request=request, kind=pool.kind, options=pool.options, worker=link.row.id, place=place, ttl=ttl, task=task, granted=now)
+    where = dict(kind=pool.kind, options=pool.options, worker=link.row.id, place=place)
+    facts = dict(id=id, user=user, request=request, ttl=ttl, task=task, granted=now) | where
     return self._hold(LeaseRow(self.ledger.grant(**facts), **facts), link, now + ttl)
 
 @_patch(Manager)
@@ -82,7 +83,8 @@ async def acquire(self,
 ) -> Lease:
     "A session for a time. Raises `Refused`."
     start, ttl = time.monotonic(), min(ttl or self.config.ttl, self.config.max_ttl)
-    try: lease = await self._known(user, request) or await self._ask(self.pool(kind, options), user, ttl, min(wait, self.config.max_wait), request, task)
+    about = user, ttl, min(wait, self.config.max_wait), request, task
+    try: lease = await self._known(user, request) or await self._ask(self.pool(kind, options), *about)
     except Refused as e: self.watch('refused', user=user, kind=kind, status=e.status, error=str(e)); raise
     self.watch('granted', user=user, kind=kind, lease=lease.id, number=lease.number, waited=time.monotonic() - start, task=task)
     return lease
@@ -98,7 +100,8 @@ async def _known(self, user, request):
 async def _ask(self, pool, user, ttl, wait, request, task):
     if self.draining: raise Refused(503, 'the manager is about to end')
     waiting = sum(p.queue.waiting(user) for p in self.pools.values() if len(p.queue))
-    if self.held[user] + waiting >= self.config.quota: raise Refused(429, f'{user} has {self.config.quota} sessions or requests, and may have no more', 5)
+    if self.held[user] + waiting >= self.config.quota:
+        raise Refused(429, f'{user} has {self.config.quota} sessions or requests, and may have no more', 5)
     if pool.idle: return self._grant(pool, *pool.idle.popitem(last=False)[0], user, request, ttl, task)
     waiter = asyncio.get_running_loop().create_future()
     waiter.request = request
@@ -216,7 +219,9 @@ async def start(self) -> 'Manager':
     Path(self.config.folder).mkdir(parents=True, exist_ok=True, mode=0o700)
     self.lock = os.open(Path(self.config.folder)/'lock', os.O_CREAT | os.O_RDWR, 0o600)
     try: fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError: os.close(self.lock); raise RuntimeError(f'another manager runs on {self.config.folder}: end it first, or choose another folder') from None
+    except OSError:
+        os.close(self.lock)
+        raise RuntimeError(f'another manager runs on {self.config.folder}: end it first, or choose another folder') from None
     self.ledger = Ledger(Path(self.config.folder)/'manager.db')
     self._adopt()
     for kind in self.config.kinds: self._grow(self.pool(kind, {}))

@@ -87,8 +87,9 @@ class RayPlace:
         "A new worker, on a node that has the resources; it waits as long as none has."
         import ray
         rest = {k: v for k, v in resources.items() if k not in ('CPU', 'GPU')}
-        about = dict(name=row.id, namespace=self.namespace, lifetime='detached', num_cpus=resources.get('CPU', 1), num_gpus=resources.get('GPU', 0), resources=rest)
-        actor = ray.remote(WorkerActor).options(**about, max_restarts=0, max_concurrency=100).remote(asdict(self.settings.config(row, host)), bool(self.settings.cert))
+        needs = dict(num_cpus=resources.get('CPU', 1), num_gpus=resources.get('GPU', 0), resources=rest)
+        about = dict(name=row.id, namespace=self.namespace, lifetime='detached', max_restarts=0, max_concurrency=100)
+        actor = ray.remote(WorkerActor).options(**about, **needs).remote(asdict(self.settings.config(row, host)), bool(self.settings.cert))
         return RayProcess(row, self.settings, actor)
 
     def adopt(self, row: WorkerRow) -> RayProcess:

@@ -70,6 +70,10 @@ def _patch(cls):
     def add(f): setattr(cls, f.__name__, f); return f
     return add
 
+def _complain(event, slot, error):
+    facts = dict(event=event, place=slot.place, error=f'{type(error).__name__}: {error}')
+    print(json.dumps(facts), file=sys.stderr, flush=True)
+
 @_patch(Worker)
 async def _prepare(self, slot):
     "Reset a place's session, or replace it, until it is ready."
@@ -79,7 +83,7 @@ async def _prepare(self, slot):
                 slot.session = slot.session or await self.host.open(slot.place)
                 await slot.session.reset()
             break
-        except Exception as e: print(json.dumps(dict(event='reset failed', place=slot.place, error=f'{type(e).__name__}: {e}')), file=sys.stderr, flush=True)
+        except Exception as e: _complain('reset failed', slot, e)
         await self._discard(slot)
         await asyncio.sleep(min(30, .1 * 2 ** min(attempt, 9)))
     slot.used, slot.ready, slot.seen, slot.acts = False, True, None, 0
@@ -205,10 +209,11 @@ async def _connected(self, ws: ServerConnection):
     "Whose line is it?"
     token = ws.request.headers.get('Authorization', '').removeprefix('Bearer ')
     fits = lambda secret: hmac.compare_digest(token.encode(), secret.encode())
+    opens = lambda place, number: fits(lease_key(self.config.secret, int(place), int(number)))
     match ws.request.path.strip('/').split('/'):
         case ['manager'] if fits(self.config.secret): await self._serve_manager(ws)
         case ['look', p] if p.isdigit() and int(p) < len(self.slots) and fits(self.config.secret): await ws.send(self._look(self.slots[int(p)]))
-        case ['session', p, n] if p.isdigit() and n.isdigit() and fits(lease_key(self.config.secret, int(p), int(n))): await self._serve_lease(ws, int(p), int(n))
+        case ['session', p, n] if p.isdigit() and n.isdigit() and opens(p, n): await self._serve_lease(ws, int(p), int(n))
         case _: await ws.close(TAKEN, 'no key of this worker')
 
 @_patch(Worker)
