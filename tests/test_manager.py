@@ -260,7 +260,9 @@ async def test_the_next_manager_goes_on(managers):
     manager = await managers()
     assert {o.id for o in manager.leases_of('ann')} == {lease.id, other.id} and only_link(manager).process.pid == pid
     await until(lambda: only_link(manager).url)
-    assert manager.lease('ann', lease.id).url == lease.url
+    await asyncio.sleep(.6)   # longer than between two looks at what is overdue
+    now = manager.lease('ann', lease.id)
+    assert now.url == lease.url and now.deadline > time.time() + 25
     assert (await session.observe()).title == 'mine'
     manager.release('ann', lease.id)
     again = await manager.acquire('bob', 'simulated')
@@ -736,3 +738,6 @@ async def test_a_glance_shows_what_the_owner_saw(managers):
     again = await manager.acquire('bob', 'simulated')
     again = again if again.place == lease.place else await manager.acquire('bob', 'simulated')
     assert again.place == lease.place and await manager.look('bob', again.id) == (dict(acts=0, title=''), b'')
+    await sessions(manager)(again).act(Action('wait', dict(time=0)))   # in use, not looked at
+    facts, png = await manager.look('bob', again.id)
+    assert (facts['acts'], facts['title'], png) == (1, '', b'')
