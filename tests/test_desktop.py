@@ -1,5 +1,6 @@
 "Desktop sessions on real displays: where actions land, what programs receive, what a reset leaves, what a crash is called."
 import asyncio
+import gc
 import json
 import os
 import shutil
@@ -74,7 +75,13 @@ async def do(session, name, **args):
     return await session.observe()
 
 
-def test_it_is_a_session(): assert isinstance(opened(), Session)
+def test_it_is_a_session():
+    session = opened()
+    assert isinstance(session, Session)
+    folder = session.folder
+    del session
+    gc.collect()
+    assert not Path(folder).exists(), 'one that nobody starts leaves nothing'
 
 
 @pytest.mark.parametrize('size', [(640, 480), (801, 603)])

@@ -179,3 +179,20 @@ async def test_a_furnished_guest_is_a_desktop_by_itself(tmp_path):
         await session.close()
         process.stdin.close()
         assert process.wait(30) == 0
+
+
+ELSEWHERE = """
+import sys
+import asyncio, cattrs, fastapi, httpx, lz4.block, multiprocessing, numpy, PIL.Image, psutil, subprocess, uvicorn
+for name in ('fcntl', 'resource', 'termios', 'pty', 'grp', 'pwd', 'Xlib'): sys.modules[name] = None
+sys.platform = sys.argv[1]
+from uitars_nb.sandbox import gestures, guest, recording
+assert not gestures.is_x11() and (gestures.NOTCH, recording.source((1, 1), 8)[1]) == dict(win32=(120, 'gdigrab'), darwin=(1, 'avfoundation'))[sys.argv[1]]
+"""
+
+
+@pytest.mark.parametrize('system', ['win32', 'darwin'])
+def test_it_imports_without_what_other_systems_lack(system):
+    "No Windows or Mac runs this; that nothing of X11 or POSIX is imported at the top can be seen here."
+    done = subprocess.run([sys.executable, '-c', ELSEWHERE, system], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-1500:]

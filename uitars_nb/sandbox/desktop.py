@@ -7,7 +7,7 @@ __all__ = ['SOCKETS', 'CLEAR', 'DesktopConfig', 'jail_for_desktop', 'drop_socket
            'failures', 'ask', 'begin', 'act', 'navigate', 'observe', 'reset', 'close']
 
 # %% ../../nbs/10_sandbox/59_desktop.ipynb #24664435
-import asyncio, errno, itertools, json, os, secrets, shutil, subprocess, sys, tempfile, time
+import asyncio, errno, itertools, json, os, secrets, shutil, subprocess, sys, tempfile, time, weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,10 +16,9 @@ from pathlib import Path
 from ..core.actions import validate
 from ..core.types import Action, Observation, StopReason
 from . import programs
-from .acting import full_address
 from .base import ActionError, EnvironmentFailure
 from .bubblewrap import HOME, require_bubblewrap
-from .gestures import SPACE
+from .gestures import SPACE, full_address
 from .jail import Jail, JailConfig, JailGone
 from .remote import Looking, RemoteGuest, connection
 from .xserver import find_program
@@ -159,6 +158,7 @@ class DesktopSession(RemoteGuest):
         self.size, self.looking, self.started, self.process, self.client = tuple(config.size), config.looking, time.monotonic(), None, None
         for name in ('Xvfb', 'xclip', *(f[0] for f in programs.FURNITURE)): find_program(name)
         self.own, self.folder = None, tempfile.mkdtemp(prefix='uitars-desktop-')
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)  # also where nobody closes it
         try:
             if config.jail and not jail: jail = self.own = self._own_jail()
             self.place = InJail(self, jail) if jail else InGuest(self)

@@ -284,10 +284,11 @@ def main(
     listener = _listen(args.host, args.port)
     if args.furnish and not args.desktop: sys.exit('--furnish needs a display of its own: add --desktop 1024x768')
     guest = Guest(_display(args.desktop, args.folder), not args.moving, args.furnish)
-    if guest.server: guest.paper()
-    if args.furnish: guest.furnish()
-    print(json.dumps(dict(port=listener.getsockname()[1], token=token, **guest.facts())), flush=True)
-    try: asyncio.run(_serve(make_app(guest, token), listener, args.with_stdin))
+    try:
+        if guest.server: guest.paper()
+        if args.furnish: guest.furnish()
+        print(json.dumps(dict(port=listener.getsockname()[1], token=token, **guest.facts())), flush=True)
+        asyncio.run(_serve(make_app(guest, token), listener, args.with_stdin))
     finally:
         guest.close()
         if guest.server: shutil.rmtree(guest.server.file.parent, ignore_errors=True)

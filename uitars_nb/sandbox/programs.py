@@ -14,7 +14,6 @@ import psutil
 
 import uitars_nb
 from .base import ActionError
-from .chromium import find_chromium
 
 # %% ../../nbs/10_sandbox/56_programs.ipynb #1cf22dc9
 FURNITURE = (('openbox', '--sm-disable'), ('tint2',))  # in the order in which they start; a desktop without one of them has failed
@@ -36,6 +35,7 @@ def environment(
     jailed: bool = False,
 ) -> dict[str, str]:
     "All variables of a desktop's programs."
+    from uitars_nb.sandbox.chromium import find_chromium  # for POSIX systems only; the guest is for all
     try: browser = find_chromium(shell=False)
     except FileNotFoundError: browser = 'chromium'
     own = dict(HOME=home, PATH=f'{home}/.local/bin:{PATH}', XENVIRONMENT=f'{home}/.Xresources')

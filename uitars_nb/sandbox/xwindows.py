@@ -6,7 +6,7 @@
 __all__ = ['Window', 'windows', 'active_title', 'managed', 'set_clipboard', 'get_clipboard']
 
 # %% ../../nbs/10_sandbox/54_xwindows.ipynb #1843f00f
-import subprocess, time
+import subprocess, sys, time
 from dataclasses import dataclass
 
 from .xserver import find_program
@@ -70,6 +70,12 @@ def managed(
     return _property(display, display.screen().root, '_NET_SUPPORTING_WM_CHECK') is not None
 
 # %% ../../nbs/10_sandbox/54_xwindows.ipynb #3d153a13
+def _elsewhere():
+    "What serves the clipboard of Windows and macOS; None on X11."
+    if sys.platform not in ('win32', 'darwin'): return None
+    import pyperclip
+    return pyperclip
+
 def _xclip(*args, **more):
     return subprocess.run([find_program('xclip'), '-selection', 'clipboard', *args], timeout=5, stderr=subprocess.DEVNULL, **more)
 
@@ -77,10 +83,12 @@ def set_clipboard(
     text: str,
 ) -> None:
     "Put a text on the clipboard of the environment's display."
+    if elsewhere := _elsewhere(): return elsewhere.copy(text)
     _xclip('-in', input=text.encode(), stdout=subprocess.DEVNULL)
 
 def get_clipboard() -> str:
     "The text on the clipboard, or nothing where there is none."
+    if elsewhere := _elsewhere(): return elsewhere.paste()
     try: got = _xclip('-out', '-target', 'UTF8_STRING', stdout=subprocess.PIPE)
     except subprocess.TimeoutExpired: return ''
     return got.stdout.decode(errors='replace') if got.returncode == 0 else ''
