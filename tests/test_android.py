@@ -299,9 +299,9 @@ async def test_a_look_survives_a_loose_contact(session, phone):
 async def test_an_action_is_never_done_twice(session, phone):
     await do(session, 'open_app', app_name='Notes')
     await session.act(Action('click', dict(point=(500, 150))))
-    phone.vanish = 'broadcast'   # it arrives, its answer does not
-    with pytest.raises(EnvironmentFailure): await session.act(Action('type', dict(content='once')))
-    assert phone.state.data[NOTES]['notes'] == ['once']
+    phone.cut = 'broadcast'   # it arrives, its answer does not
+    with pytest.raises(AdbFailure) as e: await session.act(Action('type', dict(content='once')))
+    assert e.value.trouble == Trouble.CUT and phone.state.data[NOTES]['notes'] == ['once']
 
 
 async def test_the_adb_server_is_killed(session, phone, server, monkeypatch):

@@ -39,6 +39,7 @@ class Phone:
         self.pixel_format, self.header = 1, 16                     # of raw screenshots
         self.delay = 0.             # seconds before any service answers
         self.vanish = None          # pattern: a service at which the cable is pulled, in mid-answer
+        self.cut = None             # pattern: a service whose answer ends in the middle; the phone stays
         self.garbage = None         # pattern: a service that answers with noise
         self.garbled, self.full = False, False   # noise instead of the greeting; no room for files
         self.snapshots, self.log = {}, []
@@ -104,9 +105,9 @@ class Phone:
         kind, command = name.split(':', 1)
         if kind == 'exec' and (m := re.match(r"cmd package '?install'? .*-S '?(\d+)", command)):
             return await stream.write(self.install(await stream.read(int(m[1]))).encode())
-        pulled = self.vanish and re.search(self.vanish, name)
+        pulled, cut = (pattern and re.search(pattern, name) for pattern in (self.vanish, self.cut))
         status, out, err = await self.shell(command, apart='v2' in kind)
-        if pulled: out = out[:max(1, len(out) // 2)]
+        if pulled or cut: out = out[:max(1, len(out) // 2)]
         if 'v2' not in kind: await stream.write(out)
         else:
             for id, data in ((STDOUT, out), (STDERR, err)):
@@ -114,7 +115,7 @@ class Phone:
         if pulled:
             await stream.ready.wait()
             return self.pull_out()
-        if 'v2' in kind: await stream.write(struct.pack('<BIB', EXIT, 1, status & 255))
+        if 'v2' in kind and not cut: await stream.write(struct.pack('<BIB', EXIT, 1, status & 255))
 
     async def shell(self, command, apart):
         "Status, output and errors of a command line, run by the machine's own shell with nothing but the phone's programs in its reach."
