@@ -69,8 +69,6 @@ def serve(
     config: ActorConfig,
 ):
     "The actor's whole life: trajectories out, weights in, until the pipe closes."
-    import torch
-    torch.set_num_threads(config.threads)
     try: asyncio.run(_play(conn, config))
     except BaseException as e: _tell(conn, ('failed', f'{type(e).__name__}: {e}'))
 
@@ -85,7 +83,7 @@ async def _play(conn, config):
     from uitars_nb.sandbox.pool import BrowserPool
     from uitars_nb.tasks.miniwob import BROWSER
     policy = Policy.from_pretrained(config.policy, dtype='float32')
-    async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages) as engine, BrowserPool(BROWSER, config.browsers, config.pages) as pool:
+    async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages, threads=config.threads) as engine, BrowserPool(BROWSER, config.browsers, config.pages) as pool:
         slow = Delayed(pool, *config.delays, config.seed) if config.delays[0] else pool
         agent = PolicyAgent.of(policy, engine, Sampling(config.temperature, 1., config.max_tokens, config.seed + config.skip))
         await _stream(conn, config, engine, slow, agent)
@@ -117,9 +115,5 @@ async def _obey(conn, engine, allowance):
     threading.Thread(target=listen, daemon=True).start()
     while (order := await inbox.get()) is not None:
         path, version = order
-        if path: await engine.load(_weights(path), version)
+        if path: await engine.load_file(path, version)
         allowance.advance(version)
-
-def _weights(path):
-    from safetensors.torch import load_file
-    return load_file(path)

@@ -10,10 +10,12 @@ import asyncio, threading, time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from weakref import WeakKeyDictionary
 
 import torch
+from safetensors.torch import load_file
 
 from ..core.types import Completion
 from .batching import Batch
@@ -25,13 +27,13 @@ from .sampling import Sampling
 # %% ../../nbs/30_model/40_engine.ipynb #8125635d
 class Worker(threading.Thread):
     "Runs a batch; everything reaches it through `inbox`."
-    def __init__(self, batch: Batch, max_batch: int):
+    def __init__(self, batch: Batch, max_batch: int, threads: int = 0):
         super().__init__(name='engine', daemon=True)
-        self.batch, self.max_batch, self.inbox, self.waiting, self.coming, self.busy_seconds = batch, max_batch, SimpleQueue(), deque(), [], 0.
+        self.threads, self.batch, self.max_batch, self.inbox, self.waiting, self.coming, self.busy_seconds = threads, batch, max_batch, SimpleQueue(), deque(), [], 0.
 
     def run(self):
         "Until the end is sent."
-        torch.get_num_threads()  # without this call a new thread ignores `torch.set_num_threads`
+        torch.set_num_threads(self.threads or torch.get_num_threads())  # a new thread does not know what the others set
         while (items := self._arrivals()) is not None:
             began = time.perf_counter()
             try: self._turn(items)
@@ -85,10 +87,11 @@ class Engine:
         prefix_bytes: int = 1 << 30,    # for trajectories that wait for their next turn
         image_bytes: int = 1 << 30,     # for images and their features
         version: int = 0,               # of the weights
+        threads: int = 0,               # of a forward pass on the CPU; 0: as many as elsewhere in the process
     ):
         self.policy, self.queue, self.context = policy, queue, context
         self.sights = Sights(policy.processor, image_bytes, policy.model.get_input_embeddings().weight.device)
-        self.worker = Worker(Batch(policy, self.sights, prefix_bytes, version=version), max_batch)
+        self.worker = Worker(Batch(policy, self.sights, prefix_bytes, version=version), max_batch, threads)
         self._doors, self._rooms = WeakKeyDictionary(), ThreadPoolExecutor(1, 'engine-prepare', torch.get_num_threads)
         self._closed = False
         self.worker.start()
@@ -143,6 +146,13 @@ class Engine:
         "New weights between two tokens; running requests go on. Raises `ValueError` where they do not fit, and then keeps the old."
         self._send(order := Order(lambda: self.worker.batch.load(state, version)))
         await asyncio.wrap_future(order.future)
+
+    async def load_file(self,
+        path: str | Path,   # safetensors, with each tensor once
+        version: int,
+    ):
+        "New weights from a file. Raises `ValueError` as `load` does."
+        await self.load(load_file(path), version)
 
     def stats(self) -> dict[str, int | float]:
         "Counts and seconds since the start."
