@@ -56,6 +56,14 @@ GOALS = {
     'sft_overhead':                  Goal('a training step, against forward and backward passes alone', 1.1, 'x its time', 'lower'),
     'bash_ms':                       Goal('a command in the terminal and its answer', 5, 'ms', 'lower'),
     'escapes':                       Goal('attempts to get out of a jail that succeed', 0, 'attempts', 'lower'),
+    'desktop_step_ms':               Goal('a click and the screen as an array, 1024x768, in process', 5, 'ms', 'lower'),
+    'desktop_step_guest_ms':         Goal('the same, through the guest server', 10, 'ms', 'lower'),
+    'desktop_start_s':               Goal('a desktop from nothing', 1.5, 's', 'lower'),
+    'desktop_reset_ms':              Goal('a desktop reset in place', 150, 'ms', 'lower'),
+    'manager_leases_per_s':          Goal('leases acquired and released over loopback', 500, 'leases/s'),
+    'manager_p99_ms':                Goal('the slowest of a hundred of them', 50, 'ms', 'lower'),
+    'manager_concurrent':            Goal('leases held at once', 5000, 'leases'),
+    'manager_leaks':                 Goal('sessions leaked or leased twice when manager, workers and clients are killed', 0, 'sessions', 'lower'),
     'gae_vs_torchrl':                Goal("GAE of 4,096 trajectories of 200-5,000 tokens, against torchrl's vectorised one", 1, 'x')}
 
 # %% ../../nbs/00_core/40_figures.ipynb #5c15bd4f
