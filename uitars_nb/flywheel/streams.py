@@ -19,6 +19,7 @@ from .corpus import begins
 from .records import IGNORE, Record, Source, join_facts
 from ..model.pointing import point_ids, point_rows
 from ..model.rendering import collate
+from ..model.tokenizer import ASSISTANT, USER
 
 # %% ../../nbs/60_flywheel/24_streams.ipynb #b3fcaafc
 def quotas(
@@ -161,7 +162,8 @@ class Collate:
         "Where the points of the replies lie, as `model.pointing.point_rows` tells it."
         if (names := point_ids(self.processor.tokenizer)) is None: return {}
         sizes = [r.example.prompt.images[-1].shape[:2] if r.example.prompt.images else None for r in records]
-        return point_rows(batch['input_ids'].numpy(), batch['own'].numpy(), self.processor.image_token_id, names, sizes) or {}
+        roles = tuple(self.processor.tokenizer.convert_tokens_to_ids([USER, ASSISTANT]))
+        return point_rows(batch['input_ids'].numpy(), batch['own'].numpy(), self.processor.image_token_id, names, sizes, roles) or {}
 
 # %% ../../nbs/60_flywheel/24_streams.ipynb #ef92ab36
 @dataclass(frozen=True)
