@@ -88,20 +88,20 @@ def test_a_machine_without_root_is_told_what_to_do(tmp_path):
     assert 'sudo apt-get install -y python3.11-venv' in done.stderr
 
 
-def needed(requirements, seen):
-    "The distributions that `requirements` lead to, added to `seen`."
+def needed(requirements, seen, extras=('',)):
+    "The distributions that `requirements` lead to, with the extras they are wanted with, added to `seen`."
     for req in map(Requirement, requirements):
-        name = canonicalize_name(req.name)
-        if name in seen or req.marker and not req.marker.evaluate({'extra': ''}): continue
-        seen.add(name)
-        needed(distribution(name).requires or [], seen)
+        key = canonicalize_name(req.name), tuple(sorted(req.extras))
+        if key in seen or req.marker and not any(req.marker.evaluate({'extra': o}) for o in extras): continue
+        seen.add(key)
+        needed(distribution(key[0]).requires or [], seen, ('', *key[1]))
     return seen
 
 
 def beside(folder, names):
     "A folder that holds the packages of these distributions alone, as links."
     folder.mkdir()
-    for o in map(distribution, names):
+    for o in map(distribution, {name for name, _ in names}):
         for top in {f.parts[0] for f in o.files if f.parts[0] not in ('..', '__pycache__')}:
             if not (folder/top).exists(): (folder/top).symlink_to(o.locate_file(top))
     return folder
