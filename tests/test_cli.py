@@ -13,14 +13,14 @@ from uitars_nb.core.figures import Figure, record_figures
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec, Trajectory
 
-COMMANDS = ['run', 'eval', 'sandbox', 'show', 'figures']
+COMMANDS = ['run', 'baseline', 'read', 'reinforce', 'eval', 'sandbox', 'show', 'figures']
 
 
 def cli(*words, cwd=None, **env):
     "Status, output and complaints of a call."
     code = 'import sys; from uitars_nb.cli.main import main; sys.exit(main())'
     done = subprocess.run([sys.executable, '-c', code, *map(str, words)], cwd=cwd, env=os.environ | env, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=120)
+                          stdin=subprocess.DEVNULL, timeout=280)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -124,9 +124,9 @@ def test_sandbox_complains_before_it_starts_anything():
 
 
 @pytest.mark.timeout(400)
-def test_the_main_job_plays_reports_and_resumes(tmp_path):
+def test_a_baseline_plays_reports_and_resumes(tmp_path):
     "At its smallest: one task, one episode each; a second call plays nothing and leaves the same report."
-    words = ['run', '--suite', 'miniwob/click-test', '--episodes', 1, '--out', tmp_path/'run', '--report', tmp_path/'report', '--browsers', 1]
+    words = ['baseline', '--suite', 'miniwob/click-test', '--episodes', 1, '--out', tmp_path/'run', '--report', tmp_path/'report', '--browsers', 1]
     seen = []
     for _ in range(2):
         status, out, err = cli(*words, cwd=Path(__file__).parents[1])
@@ -135,3 +135,17 @@ def test_the_main_job_plays_reports_and_resumes(tmp_path):
     assert set(seen[0]) == {'suite.ipynb', 'episodes.csv', 'success.svg', 'stops.svg', 'cost.svg'}
     assert seen[0] == seen[1]
     assert [json.loads(row)['episodes'] for row in (tmp_path/'run'/'oracle'/'metrics.jsonl').read_text().splitlines()] == [1, 0]
+
+
+@pytest.mark.timeout(600)
+def test_the_main_job_learns_reports_and_resumes(tmp_path):
+    "At its smallest; a second call plays and learns nothing and leaves the same report."
+    words = ['run', '--suite', 'miniwob/click-test', '--demos', 2, '--steps', 10, '--episodes', 2, '--out', tmp_path/'run', '--report', tmp_path/'report', '--pages', 2]
+    seen = []
+    for _ in range(2):
+        status, out, err = cli(*words, cwd=Path(__file__).parents[1])
+        assert status == 0 and 'after ' in out and 'difference' in out, out + err
+        seen.append({p.name: p.read_bytes() for p in (tmp_path/'report').iterdir() if p.is_file()})
+    assert set(seen[0]) == {'main.ipynb', 'episodes.csv', 'learning.csv', 'learning.svg', 'success.svg', 'stops.svg'}
+    assert seen[0] == seen[1]
+    for name in ('before', 'demos', 'after'): assert [json.loads(row)['episodes'] for row in (tmp_path/'run'/name/'metrics.jsonl').read_text().splitlines()] == [2, 0]

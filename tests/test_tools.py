@@ -1,6 +1,7 @@
 "Sessions with tools: one home, every failure where it belongs, tools of MCP servers, a session as an MCP server."
 import asyncio, socket, sys, textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -27,6 +28,8 @@ from uitars_nb.tasks.base import Verdict
 
 pytestmark = pytest.mark.timeout(180)
 CONFIG = ToolConfig(JailConfig(LIMITS))
+
+PYTHONS = ''.join(f'{o}\n' for o in sorted({Path(p).parts[2] for p in (sys.prefix, sys.base_prefix) if Path(p).is_relative_to('/tmp')}))  # where the jail shows them
 
 
 def bash(command): return Action('execute_bash', dict(command=command))
@@ -67,7 +70,7 @@ async def test_observations(session):
 async def test_a_reset_leaves_nothing(session):
     await do(session, bash('touch file; x=1; sleep 600 & cd /tmp; touch here'), python('y = 1'), editor(command='create', path='/home/user/a', file_text='a'))
     await session.reset()
-    assert await do(session, bash('ls -A ~ /tmp /dev/shm; pgrep sleep; echo "[$x]"; pwd')) == '/dev/shm:\n\n/home/user:\n\n/tmp:\n[]\n/home/user\n[exit code 0]'
+    assert await do(session, bash('ls -A ~ /tmp /dev/shm; pgrep sleep; echo "[$x]"; pwd')) == f'/dev/shm:\n\n/home/user:\n\n/tmp:\n{PYTHONS}[]\n/home/user\n[exit code 0]'
     assert 'NameError' in await do(session, python('y'))
     with pytest.raises(ActionError, match='no edit'): await session.act(editor(command='undo_edit', path='/home/user/a'))
 

@@ -52,7 +52,7 @@ def corpora(
     path: Path,              # the run's directory
     pages: Path | None,      # shards of labelled pages
     demos: Path | None,      # an evaluation's directory, or a store
-    questions: int = 10,     # of a page
+    questions: int = 24,     # of a page
 ) -> dict:
     "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from."
     from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
@@ -67,7 +67,7 @@ def corpora(
         out[name] = Corpus(folder, vocabulary=known)
     return out
 
-TOGETHER = 5  # questions of a lesson, at most
+TOGETHER = 12  # questions of a lesson, at most
 
 def page_source(where: Path, policy, questions: int) -> dict:
     "What makes the records of each shard of pages."
@@ -116,7 +116,7 @@ def train(
     steps: Annotated[int, typer.Option(help='Optimiser steps.', min=1)] = 1000,
     batch: Annotated[int, typer.Option(help='Records of a step.', min=1)] = 32,
     lr: Annotated[float, typer.Option(help='Peak learning rate.')] = 2e-3,
-    questions: Annotated[int, typer.Option(help='Questions of a page.', min=1)] = 10,
+    questions: Annotated[int, typer.Option(help='Questions of a page.', min=1)] = 24,
     frozen: Annotated[list[str] | None, typer.Option(help="Beginnings of the names of parameters that stay as they are, such as stem.cells.")] = None,
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
 ):
@@ -130,5 +130,6 @@ def train(
     policy = first_policy(start, seed)
     sources = corpora(policy, out, pages, demos, questions)
     weights = dict(demos=share, pages=1 - share) if len(sources) == 2 else None
+    reads = 0. if frozen and 'stem.reads' in frozen else SFTConfig.reads
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
-    print('The policy is in', fit(policy, sources, out, SFTConfig(steps=steps, batch=batch, lr=lr, frozen=tuple(frozen or ()), seed=seed), weights))
+    print('The policy is in', fit(policy, sources, out, SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, frozen=tuple(frozen or ()), seed=seed), weights))

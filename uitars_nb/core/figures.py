@@ -54,6 +54,7 @@ GOALS = {
     'engine_vs_generate_1':          Goal('the same at one session', 1, 'x'),
     'engine_overhead':               Goal("the engine's time in anything but the model's forward passes", .1, 'of its time', 'lower'),
     'sft_overhead':                  Goal('a training step, against forward and backward passes alone', 1.1, 'x its time', 'lower'),
+    'run_quick_success':             Goal('mean success over the quick suite after the main job', .9, ''),
     'bash_ms':                       Goal('a command in the terminal and its answer', 5, 'ms', 'lower'),
     'escapes':                       Goal('attempts to get out of a jail that succeed', 0, 'attempts', 'lower'),
     'desktop_step_ms':               Goal('a click and the screen as an array, 1024x768, in process', 5, 'ms', 'lower'),
