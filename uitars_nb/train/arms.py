@@ -6,8 +6,9 @@
 __all__ = ['Arm', 'run_arms', 'bands', 'Effect', 'effect', 'draw_bands', 'rl_arm']
 
 # %% ../../nbs/70_train/40_arms.ipynb #fc096dac
+import json, zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,6 +115,9 @@ def rl_arm(
     "Value pretraining if wanted, then `reinforce`."
     def arm(path: Path, seed: int):
         mine, critic = replace(actor, seed=seed), None
-        if value and config.algorithm == 'ppo': critic = pretrain_value(start, path.parent/f'critic-{seed}', mine, replace(value, seed=seed), hardware, progress=False)
+        if value and config.algorithm == 'ppo':
+            plain = replace(mine, staleness=0, samples=1, delays=(0., 0.))   # a critic depends on none of these
+            key = zlib.crc32(json.dumps([asdict(plain), asdict(value)]).encode())
+            critic = pretrain_value(start, path.parent/f'critic-{seed}-{key:08x}', plain, replace(value, seed=seed), hardware, progress=False)
         return reinforce(start, path, mine, replace(config, seed=seed), critic, hardware, progress=False)
     return arm
