@@ -1,5 +1,6 @@
 "A small run of reinforcement learning; as a script it can be killed, or run on several processes."
 import argparse, os, signal
+from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
@@ -36,11 +37,11 @@ class Die(L.Callback):
         os.kill(trainer.datamodule.actor.process.pid if self.actor else os.getpid(), signal.SIGKILL)
 
 
-def train(home, die=0, die_actor=0, updates=5, devices=1, **kwargs):
+def train(home, die=0, die_actor=0, updates=5, devices=1, staleness=1, **kwargs):
     "A run in `home`; the policy's directory."
     callbacks = [Die(die)] * bool(die) + [Die(die_actor, True)] * bool(die_actor)
     hardware = Hardware(keep_every=2, accelerator='cpu', devices=devices, strategy='ddp' if devices > 1 else 'auto')
-    return reinforce(start(home), home/'run', ACTOR, PPOConfig(updates=updates, epochs=1, minibatches=2, lr=1e-3, **kwargs), hardware=hardware, callbacks=callbacks, progress=False)
+    return reinforce(start(home), home/'run', replace(ACTOR, staleness=staleness), PPOConfig(updates=updates, epochs=1, minibatches=2, lr=1e-3, **kwargs), hardware=hardware, callbacks=callbacks, progress=False)
 
 
 if __name__ == '__main__':
@@ -49,5 +50,6 @@ if __name__ == '__main__':
     for o in ('die', 'die-actor'): p.add_argument(f'--{o}', type=int, default=0)
     p.add_argument('--updates', type=int, default=5)
     p.add_argument('--devices', type=int, default=1)
+    p.add_argument('--staleness', type=int, default=1)
     args = vars(p.parse_args())
     train(args.pop('home'), **args)

@@ -57,6 +57,13 @@ def test_a_killed_actor_costs_no_trajectory_and_doubles_none(tmp_path):
     accounted(tmp_path/'run', 5)
 
 
+def test_synchronous_training_is_never_stale(tmp_path):
+    done = script(tmp_path, '--staleness', 0, '--updates', 3)
+    assert done.returncode == 0, done.stderr[-3000:]
+    accounted(tmp_path/'run', 3)
+    assert read_metrics(tmp_path/'run').staleness_max.tolist() == [0, 0, 0]
+
+
 @pytest.mark.slow
 def test_two_processes_share_an_update(tmp_path):
     done = script(tmp_path, '--devices', 2, '--updates', 2)

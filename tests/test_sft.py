@@ -120,7 +120,7 @@ def test_muon_and_adamw_are_pytorchs():
         return nn.ModuleDict(dict(embed=nn.Embedding(30, 16), inner=nn.Linear(16, 24), outer=nn.Linear(24, 16), lm_head=nn.Linear(16, 30)))
     loss = lambda n: n['lm_head'](n['outer'](n['inner'](n['embed'](torch.arange(30)).tanh()).tanh()).tanh()).square().mean()
     ours, theirs = net(), net()
-    opt = MuonAdamW(groups(ours.named_parameters(), .01, .1))
+    opt = MuonAdamW(groups(ours.named_parameters(), .01, .1, outer=1.))
     matrices = [theirs['inner'].weight, theirs['outer'].weight]
     others = [p for p in theirs.parameters() if not any(p is m for m in matrices)]
     adamw = [dict(params=[p for p in others if p.ndim > 1], weight_decay=.1), dict(params=[p for p in others if p.ndim == 1], weight_decay=0.)]

@@ -53,7 +53,7 @@ class Actor:
         if not self.process: self.start()
         while True:
             try: message = self.conn.recv()
-            except (EOFError, ConnectionError): self._mend(); continue
+            except (EOFError, OSError): self._mend(); continue   # it may have died in the middle of a message
             if message[0] == 'failed': raise ActorFailed(message[1])
             self.deaths, self.stats = 0, message[2]
             yield message[1]

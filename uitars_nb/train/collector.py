@@ -63,10 +63,14 @@ class Collector(IterableDataset):
         retries: int = 2,
         staleness: int = 1 << 30,          # updates that a trajectory may lie behind
         start: int = 0,                    # number of the first batch
+        length: int = 1 << 30,             # batches of the run; a loader that knows it does not ask for one ahead, which synchronous training could not give
     ):
         if batch % samples: raise ValueError(f'a batch of {batch} does not hold whole groups of {samples}')
         self.source, self.path, self.batch, self.reward, self.staleness, self.start = source, Path(path), batch, reward, staleness, start
+        self.length = length
         self.store, self.groups, self.ready = Store(self.path/'store'), Groups(samples, retries), []
+
+    def __len__(self): return self.length
 
     @property
     def journal(self) -> list[dict]:

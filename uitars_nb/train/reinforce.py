@@ -39,16 +39,17 @@ class RolloutFeed(L.LightningDataModule):
         reward: RewardSource = Verifier(),
         start: int = 0,            # updates that the checkpoint has seen
         weights: Path | None = None,   # newer than the configured checkpoint's
+        length: int = 1 << 30,     # batches of the run
     ):
         super().__init__()
-        self.path, self.config, self.reward, self.start, self.weights, self.actor = path, config, reward, start, weights, None
+        self.path, self.config, self.reward, self.start, self.weights, self.length, self.actor = path, config, reward, start, weights, length, None
 
     def train_dataloader(self) -> DataLoader:
         "Starts the actor."
         rank = self.trainer.global_rank
         c = replace(self.config, run=f'{self.config.run}-{rank}' if rank else self.config.run, seed=self.config.seed + 1000 * rank)
         self.actor = Actor(c, self.weights, self.start)
-        collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, c.staleness + 1, self.start)
+        collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, c.staleness + 1, self.start, self.length)
         begun = collector.drawn + (2 + c.staleness) * c.batch if collector.journal else 0
         self.actor.config = replace(c, skip=max(c.skip, begun))
         return DataLoader(collector, batch_size=None)
@@ -131,7 +132,7 @@ def pretrain_value(
     path, actor = Path(path), replace(actor, policy=str(policy))
     made = Run(path, dict(policy=str(policy), actor=asdict(actor), value=asdict(config), hardware=asdict(hardware)))
     if (path/'critic').exists(): return path/'critic'
-    fixed, feed = Policy.from_pretrained(policy, dtype='float32'), RolloutFeed(path, replace(actor, staleness=1 << 20), reward)
+    fixed, feed = Policy.from_pretrained(policy, dtype='float32'), RolloutFeed(path, replace(actor, staleness=1 << 20), reward, length=config.batches)
     module = ValuePretraining(fixed, Critic.from_policy(fixed), config)
     trainer = rl_trainer(path, hardware, [Fixed(feed)], progress)
     with warnings.catch_warnings(action='ignore'): trainer.fit(module, feed)
@@ -164,7 +165,7 @@ def reinforce(
     last, learned = path/'last.ckpt', Policy.from_pretrained(policy, dtype='float32')
     start = last_update(last)
     weights = _latest(path, start, last)
-    feed = RolloutFeed(path, actor, reward, start, weights)
+    feed = RolloutFeed(path, actor, reward, start, weights, config.updates)
     module = PPO(learned, _critic(learned, critic) if config.algorithm == 'ppo' else None, config, _reference(policy, config))
     if start < config.updates:
         trainer = rl_trainer(path, hardware, [AfterUpdate(feed, config.updates, hardware.keep_every), *callbacks], progress)
