@@ -1,5 +1,6 @@
 "Build the site: notebooks, processed as nbdev reads them, through Sphinx with MyST-NB into `_docs/`. Nothing is executed."
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import api
 
 root = Path(__file__).resolve().parents[2]
 source, site = root/'_proc', root/'_docs'
+doctrees = source/'.doctrees'
 ini = ConfigParser(interpolation=None)
 ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
@@ -160,8 +162,8 @@ def prepare():
     for path, nb in books.items():
         extra = [toctree(k, ps) for k, ps in groups.items()] if path.name == 'index.ipynb' else []
         write(source/page_of(path), notebook(process(path, nb, names) + extra))
-    for old in source.rglob('*'):
-        if old.is_file() and old not in written: old.unlink()
+    for old in source.rglob('[!.]*'):
+        if old.is_file() and old not in written and doctrees not in old.parents: old.unlink()
     return len(books)
 
 
@@ -169,10 +171,18 @@ def main():
     "Build; exit status 1 where Sphinx warns."
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--fresh', action='store_true', help='build every page again')
-    if parser.parse_args().fresh: shutil.rmtree(source, ignore_errors=True); shutil.rmtree(site, ignore_errors=True)
+    fresh = parser.parse_args().fresh
+    with open(root/'.ci'/'site'/'build.py') as own:
+        fcntl.flock(own, fcntl.LOCK_EX)  # one build at a time; a second waits
+        return build(fresh)
+
+
+def build(fresh):
+    "Prepare the pages and build them; Sphinx's exit status."
+    if fresh: shutil.rmtree(source, ignore_errors=True); shutil.rmtree(site, ignore_errors=True)
     source.mkdir(exist_ok=True)
     pages = prepare()
-    args = ['-b', 'html', '-q', '-W', '--keep-going', '-c', str(root/'.ci'/'site'), '-d', str(source/'.doctrees'), str(source), str(site)]
+    args = ['-b', 'html', '-q', '-W', '--keep-going', '-c', str(root/'.ci'/'site'), '-d', str(doctrees), str(source), str(site)]
     status = build_main(args)
     print(f'{pages} pages in {site.name}/index.html' if status == 0 else 'the site has warnings, see above')
     return status

@@ -102,6 +102,7 @@ def _patch(cls):
 
 @_patch(Workforce)
 def _hear(self, link, news):
+    if link.quitting: return link.quit() if 'slots' in news else None   # told again on a new line; what it still offers is for nobody
     pool = self.pools[link.row.pool]
     if 'slots' in news: return self._greet(pool, link, news)
     for place, fence in news['ready']:
