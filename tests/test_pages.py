@@ -159,7 +159,7 @@ def test_a_cell_belongs_to_the_character_over_its_centre(chars, w, h):
 @given(st.lists(st.tuples(st.sampled_from(KINDS[1:]), boxes, st.sampled_from(['', *COLOURS[1:]])), max_size=5))
 def test_the_smallest_element_owns_a_cell(things):
     elements = [Element(kind, box, colour=colour, ink=colour) for kind, box, colour in things]
-    kinds, colours = element_cells(elements, (60, 60), (4, 4))
+    kinds, colours, _ = element_cells(elements, (60, 60), (4, 4))
     area = lambda o: (o.box[2] - o.box[0]) * (o.box[3] - o.box[1])
     for i, j in np.ndindex(kinds.shape):
         over = [o for o in elements if o.box[0] <= 4 * j + 2 < o.box[2] and o.box[1] <= 4 * i + 2 < o.box[3]]
