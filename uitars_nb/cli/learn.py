@@ -36,7 +36,7 @@ def learn(
     play = lambda name, **kwargs: print(name, play_recipe(Recipe(suite, **kwargs), out / name, browsers, pages), flush=True)
     play('before', policy=str(start), episodes=episodes)
     play('demos', policy='demonstrator', split='train', episodes=demos)
-    train(out / 'sft', str(start), None, out / 'demos', 1., steps, batch, lr, 1, SEEING, 0)
+    train(out / 'sft', str(start), None, out / 'demos', 1., steps, batch, lr, 1, SEEING)
     play('after', policy=str(out / 'sft/policy'), episodes=episodes)
     print(comparison_line(compare_results(out / 'before', out / 'after')))
 

@@ -73,13 +73,17 @@ def lesson_record(
     "What there is to learn from questions about a page. Its task is their kind, or 'lesson' where there are several."
     end = policy.processor.tokenizer.eos_token_id
     replies = [np.append(policy.encode(q.answer), end).astype(np.int32) for q in questions]
+    kinds, (example, spans) = {q.kind for q in questions}, _conversation(page, questions, replies, policy)
+    targets = _dense(page, questions, replies, spans, policy) if hasattr(policy.model, 'target') else {}
+    return Record(example, kinds.pop() if len(questions) == 1 else 'lesson', page.seed, targets)
+
+def _dense(page, questions, replies, spans, policy):
+    "What the small policy's own outputs can be told; its image tokens are not those of another model."
     targets = dict(reads=char_cells(page.chars, page.size).astype(np.int8))
     if questions[0].box: targets['targets'] = goal_tokens(questions[0].box, page.size)
-    kinds, (example, spans) = {q.kind for q in questions}, _conversation(page, questions, replies, policy)
-    looks = np.full(len(example.reply), -1, np.int16)
+    looks = np.full(spans[-1] + len(replies[-1]), -1, np.int16)
     for q, reply, begin in zip(questions, replies, spans): looks[begin:begin + len(reply) - 1] = looked_at(page, q, reply[:-1], policy)
-    if looks.max() >= 0: targets['looks'] = looks
-    return Record(example, kinds.pop() if len(questions) == 1 else 'lesson', page.seed, targets)
+    return targets | (dict(looks=looks) if looks.max() >= 0 else {})
 
 def _conversation(page, questions, replies, policy):
     "All turns as one example, each reply in the context that its prompt gives; and where each begins in what follows the first prompt."

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .corpus import begins
 from .records import IGNORE, Record, Source, join_facts
+from ..model.nano import NanoVLProcessor
 from ..model.pointing import point_ids, point_rows
 from ..model.rendering import collate
 
@@ -172,7 +173,7 @@ class Collate:
 
     def points(self, records: Sequence[Record], batch: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
         "Where the points of the replies lie, as `model.pointing.point_rows` tells it."
-        if (names := point_ids(self.processor.tokenizer)) is None: return {}
+        if not isinstance(self.processor, NanoVLProcessor) or (names := point_ids(self.processor.tokenizer)) is None: return {}
         sizes = [r.example.prompt.images[-1].shape[:2] if r.example.prompt.images else None for r in records]
         ids, own = batch['input_ids'].numpy(), batch['own'].numpy()
         return point_rows(ids, own, self.processor.image_token_id, names, sizes, reply_rows(records, 'looks', ids.shape[1])) or {}

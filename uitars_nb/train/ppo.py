@@ -21,9 +21,9 @@ from ..rl.shaping import Shaping
 from .collector import Batch
 from .experience import Experience, advantages, gather, group_advantages, minibatches, token_rewards
 from .measures import ages, behaviour, ends, outcomes
-from .optim import MuonAdamW, groups, whole
+from .optim import MuonAdamW, groups
 from .sft import freeze
-from .update import Objective, Targets, actor_loss, critic_loss, old_logps, old_values
+from .update import Objective, Targets, actor_loss, critic_steps, old_logps, old_values, take_step
 
 # %% ../../nbs/70_train/30_ppo.ipynb #8dafc0c1
 ALGORITHMS = ('ppo', 'grpo', 'reinforce++')
@@ -129,7 +129,7 @@ class PPO(L.LightningModule):
         exp = gather(batch.trajs, batch.rewards)
         targets, facts = self.look(exp)
         rng = np.random.default_rng((self.config.seed, self.version))
-        if self.critic is not None: self.fit_critic(exp, targets, rng)
+        if self.critic is not None: critic_steps(self.critic, self.policy, exp, targets, self.optimizers(use_pl_optimizer=True)[1], self.config, rng, self.manual_backward, self.config.value_clip)
         facts |= self.fit_actor(exp, targets, rng)
         self.version += 1
         self.note(batch, exp, facts, began)
@@ -142,15 +142,6 @@ class PPO(L.LightningModule):
         reference = old_logps(self.reference, exp, c.part_tokens, c.objective.temperature) if c.objective.kl else None
         targets = batch_targets(exp, old, value, c, reference)
         return targets, critic_measures(value, targets.ret_N) if self.critic is not None else {}
-
-    def fit_critic(self, exp: Experience, targets: Targets, rng: np.random.Generator):
-        "All epochs of the critic."
-        c, optimizer = self.config, self.optimizers(use_pl_optimizer=True)[1]
-        for _ in range(c.epochs):
-            for parts in minibatches(exp, c.minibatches, c.part_tokens, rng):
-                total = sum(len(p.at) for p in parts)
-                for part in parts: self.manual_backward(critic_loss(self.critic, self.policy, exp, part, targets, total, c.value_clip))
-                self.step(optimizer, self.critic.parameters())
 
     def fit_actor(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> dict[str, float]:
         "All epochs of the actor; means over tokens of what happened."
@@ -167,16 +158,8 @@ class PPO(L.LightningModule):
                     self.manual_backward(loss.loss)
                     for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + float(v)
                 n += tokens
-                norms.append(self.step(optimizer, self.model.parameters()))
+                norms.append(take_step(optimizer, self.model.parameters(), c.clip))
         return {k: v / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), adv_abs=float(targets.adv_N.abs().mean()))
-
-    def step(self, optimizer, parameters) -> float:
-        "Clip, step, forget; the norm of the gradient."
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(list(parameters), self.config.clip)))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        torch.clear_autocast_cache()
-        return norm
 
     def note(self, batch: Batch, exp: Experience, facts: Mapping[str, float], began: float):
         "Log a row."

@@ -119,6 +119,7 @@ def learn_to_read(
     path: str | Path,                 # the run's directory
     config: ReadingConfig = ReadingConfig(),
     progress: bool = True,
+    callbacks: Sequence[L.Callback] = (),
 ) -> Path:
     "Train to the last step, from the last checkpoint if there is one; the policy's directory. Raises `ValueError` for pages of another split."
     path, c = Path(path), config
@@ -127,7 +128,7 @@ def learn_to_read(
     data = Screens([page for o in shards for page in load_pages(o)], c.batch, c.seed)
     reading, last = Reading(policy.model.stem, config), path/'last.ckpt'
     done = torch.load(last, map_location='cpu', weights_only=False)['global_step'] if last.exists() else 0
-    trainer = make_trainer(SFTConfig(steps=c.steps, keep_every=c.keep_every), path, c.precision, progress=progress)
+    trainer = make_trainer(SFTConfig(steps=c.steps, keep_every=c.keep_every), path, c.precision, callbacks, progress=progress)
     with warnings.catch_warnings(action='ignore'): trainer.fit(reading, loader(data, Numbers(done)), ckpt_path=last if done else None)
     policy.model.eval()
     policy.save(path/'policy')

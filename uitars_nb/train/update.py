@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['row_batch', 'part_logits', 'old_logps', 'old_values', 'Targets', 'Objective', 'ActorLoss', 'actor_loss',
-           'by_trajectory', 'own_rows', 'weighted', 'critic_loss']
+           'by_trajectory', 'own_rows', 'weighted', 'critic_loss', 'take_step', 'critic_steps']
 
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,8 @@ import torch
 from ..model.policy import Policy, token_logps
 from ..model.value import Critic
 from ..rl.losses import Mean, PolicyLoss, entropy, kl_estimate, policy_loss, positive_nll, stale_weights, value_loss
-from .experience import Experience, Part, parts
+from .experience import Experience, Part, minibatches, parts
+from .optim import whole
 
 # %% ../../nbs/70_train/22_update.ipynb #e9ac8531
 def row_batch(
@@ -163,3 +164,34 @@ def critic_loss(
     own = batch['own'].to(critic.head.weight.device)
     value, get = critic.values(batch)[own][None], lambda name: targets.of(name, part, own.device)[None]
     return value_loss(value, get('ret_N'), torch.ones_like(value, dtype=torch.bool), *((get('value_N'), eps) if eps else ()), total=total)
+
+# %% ../../nbs/70_train/22_update.ipynb #968a6039
+def take_step(
+    optimizer: torch.optim.Optimizer,
+    parameters: Iterable[torch.nn.Parameter],
+    clip: float,                                # largest norm of the gradient
+) -> float:
+    "Clip, step, forget; the gradient's norm before it was clipped."
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(list(parameters), clip)))
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    torch.clear_autocast_cache()
+    return norm
+
+def critic_steps(
+    critic: Critic,
+    policy: Policy,
+    exp: Experience,
+    targets: Targets,
+    optimizer: torch.optim.Optimizer,
+    config,                                            # with `epochs`, `minibatches`, `part_tokens`, `clip`
+    rng: np.random.Generator,
+    backward: Callable[[torch.Tensor], None],          # of a loss
+    eps: float | None = None,                          # as in `critic_loss`
+):
+    "All epochs of a critic over a batch."
+    for _ in range(config.epochs):
+        for some in minibatches(exp, config.minibatches, config.part_tokens, rng):
+            total = sum(len(p.at) for p in some)
+            for part in some: backward(critic_loss(critic, policy, exp, part, targets, total, eps))
+            take_step(optimizer, critic.parameters(), config.clip)

@@ -17,10 +17,10 @@ from ..model.policy import Policy
 from ..model.value import Critic
 from ..rl.shaping import Shaping
 from .collector import Batch
-from .experience import Experience, advantages, gather, minibatches
-from .optim import MuonAdamW, groups, whole
+from .experience import advantages, gather
+from .optim import MuonAdamW, groups
 from .ppo import critic_measures
-from .update import Targets, critic_loss, old_values
+from .update import Targets, critic_steps, old_values
 
 # %% ../../nbs/70_train/28_value.ipynb #d6d762e2
 def flat(
@@ -98,18 +98,7 @@ class ValuePretraining(L.LightningModule):
         measures = critic_measures(value, ret)
         self.losses.append(measures['value_loss'])
         self.explained.append(measures['explained_variance'])
-        self.learn(exp, Targets(torch.zeros_like(value), torch.zeros_like(value), ret, value))
+        targets, rng = Targets(torch.zeros_like(value), torch.zeros_like(value), ret, value), np.random.default_rng((self.config.seed, len(self.losses)))
+        critic_steps(self.critic, self.policy, exp, targets, self.optimizers(), self.config, rng, self.manual_backward)
         for logger in self.trainer.loggers: logger.log_metrics(measures | dict(success=float(exp.success_B.float().mean())), len(self.losses))
         self.trainer.should_stop = self.done
-
-    def learn(self, exp: Experience, targets: Targets):
-        "All epochs over a batch."
-        c, optimizer, rng = self.config, self.optimizers(), np.random.default_rng((self.config.seed, len(self.losses)))
-        for _ in range(c.epochs):
-            for parts in minibatches(exp, c.minibatches, c.part_tokens, rng):
-                total = sum(len(p.at) for p in parts)
-                for part in parts: self.manual_backward(critic_loss(self.critic, self.policy, exp, part, targets, total))
-                whole(torch.nn.utils.clip_grad_norm_(list(self.critic.parameters()), c.clip))
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                torch.clear_autocast_cache()
