@@ -25,12 +25,13 @@ def probe(
 
     Example: uitars-nb probe uitars_nb/checkpoints/ct -n 100
     """
-    import asyncio
     from uitars_nb.core.runs import write_atomic
     from uitars_nb.evaluation.probing import answers, probe_suite, probe_table
     from uitars_nb.flywheel.probes import tally
     from uitars_nb.model.policy import Policy
-    suite, known = asyncio.run(probe_suite(n, split)), Policy.from_pretrained(policy, dtype='float32')
-    table = probe_table(tally(suite, asyncio.run(answers(known, suite))))
+    from uitars_nb.sandbox.base import run
+    known = Policy.from_pretrained(policy, dtype='float32')
+    suite = run(probe_suite(n, split))
+    table = probe_table(tally(suite, run(answers(known, suite))))
     if out: write_atomic(out, table.round(4).to_csv(index=False, lineterminator='\n'))
     print(table.to_string(index=False, float_format='{:.3f}'.format))

@@ -138,7 +138,7 @@ def train(
 
 def prober(n: int = 40):
     "What asks a policy `n` probes of each kind."
-    import asyncio
     from functools import partial
     from uitars_nb.evaluation.probing import probe_policy, probe_suite
-    return partial(probe_policy, suite=asyncio.run(probe_suite(n)))
+    from uitars_nb.sandbox.base import run
+    return partial(probe_policy, suite=run(probe_suite(n)))
