@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from .main import app
+from .reinforce import reinforce
 from .run import Browsers, Pages, comparison_line, experiment, play_recipe, run_notebook
 from .train import train
 
@@ -30,8 +31,11 @@ def learn(
     pages: int,
     batch: int = 32,
     lr: float = 1.5e-3,
+    updates: int = 0,       # of PPO
+    rollouts: int = 64,     # episodes of an update
+    pretrain: int = 20,     # batches of value pretraining, at most
 ):
-    "Measure, demonstrate, learn, measure; what is there already is not done again."
+    "Measure, demonstrate, learn, measure, practise, measure; what is there already is not done again."
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
     play = lambda name, **kwargs: print(name, play_recipe(Recipe(suite, **kwargs), out / name, browsers, pages), flush=True)
     play('before', policy=str(start), episodes=episodes)
@@ -39,6 +43,10 @@ def learn(
     train(out / 'sft', str(start), None, out / 'demos', 1., steps, batch, lr, 1, SEEING)
     play('after', policy=str(out / 'sft/policy'), episodes=episodes)
     print(comparison_line(compare_results(out / 'before', out / 'after')))
+    if not updates: return
+    reinforce(out / 'ppo', out / 'sft/policy', suite, 'ppo', updates, rollouts, pretrain=pretrain, browsers=browsers, pages=pages)
+    play('practised', policy=str(out / 'ppo/policy'), episodes=episodes)
+    print(comparison_line(compare_results(out / 'after', out / 'practised')))
 
 # %% ../../nbs/90_cli/25_learn.ipynb #4777521d
 @app.command()
@@ -47,6 +55,7 @@ def run(
     start: Annotated[Path, typer.Option(help="A checkpoint's directory; by default the one that can only read.")] = READER,
     demos: Annotated[int, typer.Option(help='Demonstrations of each task.', min=1)] = 80,
     steps: Annotated[int, typer.Option(help='Steps of the optimiser.', min=1)] = 250,
+    updates: Annotated[int, typer.Option(help='Updates of PPO after that; 0: none.', min=0)] = 0,
     episodes: Annotated[int, typer.Option(help='Test episodes of each task, before and after.', min=1)] = 20,
     out: Annotated[Path, typer.Option(help='Directory of the run; resumed where it exists.')] = Path('runs/main'),
     report: Annotated[Path, typer.Option(help='Directory of the report.')] = Path('reports/main'),
@@ -58,5 +67,5 @@ def run(
     Example: uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one --report runs/one/report
     """
     experiment('main')
-    learn(out, suite, start, demos, steps, episodes, browsers, pages)
+    learn(out, suite, start, demos, steps, episodes, browsers, pages, updates=updates)
     print('The report is in', run_notebook('main', report, dict(run=str(out), report=str(report))))

@@ -129,17 +129,11 @@ class InJail:
 
     async def mend(self) -> None:
         "Start furniture again that has ended. Raises `EnvironmentFailure` where the jail has ended, or it does not start."
-        if not self.jail.alive: self.check()
-        if not any(process.ended.done() for process, _ in self.watched): return
+        if not self.jail.alive or not any(p.ended.done() for p, _ in self.watched): return self.check()
+        for process, _ in self.watched: await process.kill()
+        self.watched = []
         if AUTHORITY.rpartition('/')[2] not in await self.jail.listing('/tmp'): await self.jail.write(AUTHORITY, self.key)
-        try: await self.session.stand()
-        except ActionError: await self._make_room()
-
-    async def _make_room(self):
-        "End all programs where there is no room for one more, and try again."
-        await self.jail.ask('kill', pid=-1, signal=9, group=False)
-        try: await self.session.stand()
-        except ActionError as e: raise EnvironmentFailure(StopReason.ENV_CRASH, str(e)) from e
+        await self.session.stand()
 
     async def renew(self) -> None:
         "End all programs but the furniture and those of others, and make the home new."
@@ -208,7 +202,7 @@ class DesktopSession(RemoteGuest):
         self.client, self.size = connection(f'http://127.0.0.1:{facts["port"]}', self.token), tuple(facts['size'])
         with failures():
             await self.place.start(dict(DISPLAY=facts['display'], XAUTHORITY=f'{self.folder}/Xauthority'))
-            for argv, sign in zip(programs.FURNITURE, SIGNS): await self._place(argv, sign)
+            await self.stand()
         await self.reset()
 
     async def _place(self, argv, sign):
@@ -217,11 +211,8 @@ class DesktopSession(RemoteGuest):
         while not (await self.ask('GET', '/ready')).json()[sign]: self.place.check(); await asyncio.sleep(.01)
 
     async def stand(self) -> None:
-        "Start the furniture that has ended. Raises `ActionError`, `EnvironmentFailure`."
-        self.place.watched = [(p, name) for p, name in self.place.watched if not p.ended.done()]
-        living = [name for _, name in self.place.watched]
-        for argv, sign in zip(programs.FURNITURE, SIGNS):
-            if argv[0] not in living: await asyncio.wait_for(self._place(argv, sign), self.config.start_timeout)
+        "Start the furniture. Raises `EnvironmentFailure`."
+        for argv, sign in zip(programs.FURNITURE, SIGNS): await self._place(argv, sign)
 
     async def _guest(self):
         "Start the guest; what it says of itself."

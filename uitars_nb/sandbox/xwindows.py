@@ -66,8 +66,13 @@ def active_title(
 def managed(
     display,
 ) -> bool:
-    "True where a window manager runs."
-    return _property(display, display.screen().root, '_NET_SUPPORTING_WM_CHECK') is not None
+    "True where a window manager runs, and not only has run: the window that it names is there, and says the same."
+    from Xlib.error import XError
+    named = _property(display, display.screen().root, '_NET_SUPPORTING_WM_CHECK')
+    if named is None: return False
+    try: own = _property(display, display.create_resource_object('window', named[0]), '_NET_SUPPORTING_WM_CHECK')
+    except XError: return False
+    return own is not None and own[0] == named[0]
 
 # %% ../../nbs/10_sandbox/54_xwindows.ipynb #3d153a13
 def _elsewhere():
