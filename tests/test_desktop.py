@@ -413,7 +413,7 @@ async def test_a_jailed_reset_ends_programs_and_spares_the_shell(jailed):
 async def test_by_default_it_has_a_jail_of_its_own():
     session = DesktopSession(DesktopConfig(size=(640, 480), looking=PATIENT, start_timeout=90))
     await session.reset()
-    jail, sockets = session.jail, Path(session.jail.config.writable[SOCKETS])
+    jail, sockets = session.jail, Path(session.jail.config.readonly[SOCKETS])
     try:
         await session.launch('terminal')
         await session.observe()
@@ -465,3 +465,45 @@ async def test_the_browser_opens_a_page_in_the_jail(jailed):
         seen = await session.observe()
         return 'A page of the home' in seen.title and (seen.screenshot == [0, 255, 0]).all(-1).mean() > .2
     await until(shown, 60)
+
+
+# --- agents that behave badly
+
+@needs_jail
+@pytest.mark.parametrize('deed', ['kill -9 -1', 'pkill -9 tint2', 'rm -f /tmp/.Xauthority; kill -9 -1'])
+async def test_furniture_that_is_ended_stands_again(jailed, deed):
+    session, jail = jailed
+    blank = (await session.observe()).screenshot
+    await jail.run(['sh', '-c', deed])
+    async def whole(): return np.array_equal((await session.observe()).screenshot, blank)
+    await until(whole, 40)
+    await session.launch('terminal')
+
+
+@needs_jail
+@pytest.mark.parametrize('deed', ['mkdir -p ~/a/b/c && touch ~/a/b/c/d && chmod -R 000 ~/a', 'chmod 000 ~', 'rm -rf /tmp/.Xauthority && mkdir -p /tmp/.Xauthority/x && chmod 000 /tmp/.Xauthority',
+                                  'head -c 600M /dev/zero > ~/full', 'cd ~ && for i in $(seq 300); do mkdir d && cd d; done', ':(){ :|:& };:'])
+async def test_a_reset_after_a_mess_leaves_nothing(jailed, deed):
+    session, jail = jailed
+    await session.reset()
+    before, blank = await jail.listing(), (await session.observe()).screenshot
+    shell = await jail.spawn(['bash', '-c', deed])
+    try: await shell.wait(10)
+    except TimeoutError: pass
+    for attempt in range(3):
+        try: await session.reset(); break
+        except EnvironmentFailure: await jail.ask('kill', pid=-1, signal=9, group=False)   # what a pool does by a new jail
+    assert [*await jail.listing()] == [*before]
+    await session.launch('terminal')
+    await session.reset()
+    async def whole(): return np.array_equal((await session.observe()).screenshot, blank)
+    await until(whole, 40)
+
+
+@needs_jail
+async def test_the_folder_of_the_display_is_read_only(jailed):
+    session, jail = jailed
+    for deed in ('rm -f /tmp/.X11-unix/*', 'touch /tmp/.X11-unix/X99', 'mv /tmp/.X11-unix/X* /tmp/x', 'chmod 777 /tmp/.X11-unix'):
+        code, said = await jail.run(['sh', '-c', deed])
+        assert code and b'Read-only' in said, deed
+    await session.launch('terminal')

@@ -117,7 +117,7 @@ def sweep(self) -> int:
 def ready(self) -> dict:
     "Whether the furniture of an X desktop stands."
     display = self.hands.display
-    return dict(manager=xwindows.managed(display), panel=any(w.program.lower() == 'tint2' for w in xwindows.windows(display)))
+    return dict(manager=xwindows.managed(display), panel=any(w.program.lower() == 'tint2' and xwindows.shown(display, w) for w in xwindows.windows(display)))
 
 @_patch(Guest)
 def furnish(self, timeout: float = 20) -> None:
