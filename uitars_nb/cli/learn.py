@@ -44,7 +44,7 @@ def learn(
     play('after', policy=str(out / 'sft/policy'), episodes=episodes)
     print(comparison_line(compare_results(out / 'before', out / 'after')))
     if not updates: return
-    reinforce(out / 'ppo', out / 'sft/policy', suite, 'ppo', updates, rollouts, pretrain=pretrain, browsers=browsers, pages=pages)
+    reinforce(out / 'ppo', out / 'sft/policy', suite, 'ppo', updates, rollouts, pretrain=pretrain, frozen=SEEING, browsers=browsers, pages=pages)
     play('practised', policy=str(out / 'ppo/policy'), episodes=episodes)
     print(comparison_line(compare_results(out / 'after', out / 'practised')))
 

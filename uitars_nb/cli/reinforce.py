@@ -25,8 +25,10 @@ def reinforce(
     samples: Annotated[int, typer.Option(help='Episodes of each task instance; GRPO needs several.', min=1)] = 1,
     staleness: Annotated[int, typer.Option(help='Updates that a trajectory may lie behind; 0: synchronous.', min=0)] = 2,
     pretrain: Annotated[int, typer.Option(help='Batches of value pretraining, at most; 0: none.', min=0)] = 60,
+    epochs: Annotated[int, typer.Option(help='Passes over the trajectories of an update.', min=1)] = 2,
     lr: Annotated[float, typer.Option(help="Learning rate of the actor; the critic's is twice as high.")] = 1e-4,
     curriculum: Annotated[str, typer.Option(help='uniform or learnable.')] = 'uniform',
+    frozen: Annotated[list[str] | None, typer.Option(help='Beginnings of the names of parameters that stay as they are, such as stem.cells.')] = None,
     browsers: Annotated[int, typer.Option(help='Chromium processes.', min=1)] = 1,
     pages: Annotated[int, typer.Option(help='Sessions in each Chromium.', min=1)] = 4,
     seed: Annotated[int, typer.Option(help='Of tasks, sampling and minibatches.')] = 0,
@@ -38,10 +40,11 @@ def reinforce(
     from uitars_nb.agent.playing import ActorConfig
     from uitars_nb.tasks.base import suite as instances
     from uitars_nb.train.ppo import PPOConfig
-    from uitars_nb.train.reinforce import pretrain_value, reinforce as learn
+    from uitars_nb.train.reinforce import fitting_hardware, pretrain_value, reinforce as learn
     from uitars_nb.train.value import ValueConfig
     import uitars_nb.tasks.miniwob
     if algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
     actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, curriculum, seed, browsers=browsers, pages=pages)
-    critic = pretrain_value(start, out / 'value', actor, ValueConfig(batches=pretrain, lr=2 * lr, seed=seed)) if pretrain and algorithm == 'ppo' else None
-    print('The policy is in', learn(start, out, actor, PPOConfig(algorithm, updates, lr=lr, critic_lr=2 * lr, seed=seed), critic))
+    hardware, still = fitting_hardware(start, out, out / 'value'), tuple(frozen or ())
+    critic = pretrain_value(start, out / 'value', actor, ValueConfig(batches=pretrain, lr=2 * lr, frozen=still, seed=seed), hardware) if pretrain and algorithm == 'ppo' else None
+    print('The policy is in', learn(start, out, actor, PPOConfig(algorithm, updates, epochs, lr=lr, critic_lr=2 * lr, frozen=still, seed=seed), critic, hardware))

@@ -25,12 +25,11 @@ def play_recipe(
     from uitars_nb.evaluation.evaluate import evaluate, plan
     from uitars_nb.sandbox.base import run
     from uitars_nb.sandbox.chromium import versions
-    from uitars_nb.sandbox.pool import BrowserPool
-    from uitars_nb.tasks.miniwob import BROWSER
+    from uitars_nb.tasks.places import pool_for
 
-    plan(recipe)  # a misspelt name is told before a browser starts
+    names = {spec.name for spec in plan(recipe)}  # a misspelt name is told before a browser starts
     async def play():
-        async with BrowserPool(BROWSER, browsers, pages) as pool: await evaluate(recipe, out, pool, versions())
+        async with pool_for(sorted(names), browsers, pages) as pool: await evaluate(recipe, out, pool, versions())
     run(play())
     return f'{recipe.policy}: {score_line(out)}'
 

@@ -110,12 +110,11 @@ async def open_task(
     save: Path | None,
 ):
     "Play in a session of its own."
-    from uitars_nb.sandbox.pool import BrowserPool
-    from uitars_nb.tasks.miniwob import BROWSER
+    from uitars_nb.tasks.places import pool_for
     task = get_task(name)
     spec = TaskSpec(name, seed, split=split_of(seed), max_steps=task.max_steps)
     actions = [a async for a in given(texts)]
-    async with BrowserPool(BROWSER, browsers=1, pages=1) as pool, pool.session() as session:
+    async with pool_for([name]) as pool, pool.session() as session:
         spec = await task.setup(session, spec)
         await play(session, task, spec, task.oracle(session, spec) if oracle else chain(actions, interactive), save)
 
@@ -129,6 +128,7 @@ async def chain(actions: Iterable[Action], interactive: bool) -> AsyncIterator[A
 @app.command(epilog='''Examples:\n
   uitars-nb sandbox miniwob/click-test --seed 3 --act "click(point='<point>500 500</point>')" --save screen.png\n
   uitars-nb sandbox miniwob/email-inbox --oracle\n
+  uitars-nb sandbox files/unsaved-both --oracle --save screen.png\n
   uitars-nb sandbox miniwob/enter-text --interactive --save screen.png''')
 def sandbox(
     task: Annotated[str, typer.Argument(help="A task, such as 'miniwob/click-test'.")],
@@ -140,5 +140,4 @@ def sandbox(
 ):
     "Open a task, act in it by hand, and see what came of it."
     if oracle and (act or interactive): raise typer.BadParameter('--oracle acts by itself: leave out --act and --interactive')
-    import uitars_nb.tasks.miniwob  # registers its tasks
     run(open_task(task, seed, act, interactive, oracle, save))

@@ -16,6 +16,7 @@ import torch
 
 from ..model.policy import Policy
 from ..model.value import Critic
+from ..rl.gae import length_adaptive_lambda
 from ..rl.losses import explained_variance, reinforce_pp_advantages, whiten
 from ..rl.shaping import Shaping
 from .collector import Batch
@@ -43,14 +44,14 @@ class PPOConfig:
     warmup: int = 5                               # updates in which the actor's rate rises
     clip: float = 1.                              # largest norm of a gradient
     gamma: float = 1.
-    gae_lambda_policy: float = .95
+    gae_lambda_policy: float = .95                # at least; 0 leaves the length alone to say
     gae_lambda_value: float = 1.                  # decoupled: Monte-Carlo returns for the critic
-    length_adaptive_alpha: float | None = .05     # replaces `gae_lambda_policy` where given
+    length_adaptive_alpha: float | None = .05     # lambda of long trajectories, 1 - 1 / (alpha l); None: of all the same
     whiten: bool = True                           # advantages of a batch have mean 0 and deviation 1
     value_clip: float | None = None               # values move at most this far in an update
     objective: Objective = field(default_factory=Objective)
     shaping: Shaping = field(default_factory=Shaping)
-    frozen: tuple[str, ...] = ()                  # parameters that stay as they are: beginnings of their names
+    frozen: tuple[str, ...] = ()                  # parameters of both networks that stay as they are: beginnings of their names
     seed: int = 0
 
     def __post_init__(self):
@@ -66,12 +67,16 @@ def batch_targets(
 ) -> Targets:
     "What an update compares with, by the configured algorithm."
     c = config
-    gaes = dict(gamma=c.gamma, gae_lambda_policy=c.gae_lambda_policy, gae_lambda_value=c.gae_lambda_value, length_adaptive_alpha=c.length_adaptive_alpha)
-    adv = advantages(exp, value_N, c.shaping, **gaes)
+    adv = advantages(exp, value_N, c.shaping, gamma=c.gamma, gae_lambda_policy=_lambda(exp, c), gae_lambda_value=c.gae_lambda_value)
     if c.algorithm == 'grpo': adv_N = group_advantages(exp, c.shaping)
     elif c.algorithm == 'reinforce++': adv_N = reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.own_BT, c.gamma)[exp.own_BT]
     else: adv_N = whiten(adv.adv_BT[None], torch.ones_like(adv.adv_BT[None], dtype=torch.bool))[0] if c.whiten else adv.adv_BT
     return Targets(old_N, adv_N, adv.ret_BT, value_N, reference_N)
+
+def _lambda(exp, c):
+    "The policy's lambda, for all trajectories or for each."
+    if c.length_adaptive_alpha is None: return c.gae_lambda_policy
+    return length_adaptive_lambda(exp.own_BT.sum(1).float(), c.length_adaptive_alpha).clamp(min=c.gae_lambda_policy)
 
 # %% ../../nbs/70_train/30_ppo.ipynb #86dca8a2
 def critic_measures(
@@ -103,6 +108,7 @@ class PPO(L.LightningModule):
         self.version = 0    # updates made
         self.waited = perf_counter()
         freeze(self.model, config.frozen)
+        if self.critic is not None and not self.critic.shared: freeze(self.critic.model, config.frozen)
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         "The actor's, and the critic's where there is one."

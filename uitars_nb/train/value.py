@@ -20,6 +20,7 @@ from .collector import Batch
 from .experience import advantages, gather
 from .optim import MuonAdamW, groups
 from .ppo import critic_measures
+from .sft import freeze
 from .update import Targets, critic_steps, old_values
 
 # %% ../../nbs/70_train/28_value.ipynb #d6d762e2
@@ -53,6 +54,7 @@ class ValueConfig:
     window: int = 8             # batches, of the criterion
     tolerance: float = .02      # likewise
     shaping: Shaping = field(default_factory=Shaping)   # what PPO will use
+    frozen: tuple[str, ...] = ()    # parameters of the network that stay as they are: beginnings of their names
     seed: int = 0
 
 class ValuePretraining(L.LightningModule):
@@ -66,6 +68,7 @@ class ValuePretraining(L.LightningModule):
         self.automatic_optimization = False
         self.__dict__['policy'] = policy
         self.critic, self.config = critic, config
+        freeze(critic.model, config.frozen)
         self.losses, self.explained = [], []   # of each batch
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
