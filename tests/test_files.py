@@ -118,7 +118,7 @@ async def test_a_report_is_fetched_by_the_browser_and_filed_by_the_shell(played)
     for spec in specs('web', 4):
         traj = await played(spec)
         assert traj.success and [a.name for s in traj.steps for a in s.actions] == ['click', 'execute_bash', 'execute_bash', 'finished']
-    wrong = await played(specs('web')[0], says(bash('find / -name "*.csv" -path "*ownload*" 2>/dev/null; touch ~/work/done')))
+    wrong = await played(specs('web')[0], says(bash('find / -name "*.csv" -path "*ownload*" 2>/dev/null; touch ~/files/done')))
     assert (wrong.reward, wrong.success) == (0, False)
 
 
@@ -150,9 +150,9 @@ async def test_the_reward_is_for_the_end_and_not_for_passing_by(played):
     spec = specs('delete-sdk')[0]
     right = [by_shell(op) for op in TASKS[spec.name].problem(spec).operations]
     assert (await played(spec, says(*right))).reward == 1
-    traj = await played(spec, says(*right, bash('touch ~/work/oops')))
+    traj = await played(spec, says(*right, bash('touch ~/files/oops')))
     assert traj.reward == 0 and traj.info['faults'] == ('oops is too much',)
-    assert (await played(spec, says(*right, bash('touch ~/work/oops'), bash('rm ~/work/oops')))).reward == 1
+    assert (await played(spec, says(*right, bash('touch ~/files/oops'), bash('rm ~/files/oops')))).reward == 1
 
 
 # --- tampering
@@ -161,17 +161,17 @@ TRICKS = {
     'programs of its own': 'mkdir -p ~/bin ~/.local/bin; for p in cat find ls tar sh bash python3 stat; do printf "#!/bin/sh\\nexit 0\\n" > ~/.local/bin/$p; cp ~/.local/bin/$p ~/bin; chmod +x ~/bin/$p; done',
     'start-up files': 'echo "import sys; sys.exit(0)" > ~/sitecustomize.py; echo "exit 0" > ~/.bashrc; echo "exit 0" > ~/.profile',
     'claims': 'echo "reward: 1, success: true, done" | tee ~/verdict.json ~/result.txt /tmp/reward; echo SUCCESS',
-    'a link in place of the folder': 'mv ~/work ~/kept; ln -s ~/kept ~/work',
-    'a mount of something else': 'ln -sfn /proc/self/root/home/user/work ~/work2; mv ~/work ~/w; ln -s ~/w ~/work',
-    'no permissions': 'chmod 000 ~/work',
+    'a link in place of the folder': 'mv ~/files ~/kept; ln -s ~/kept ~/files',
+    'a mount of something else': 'ln -sfn /proc/self/root/home/user/work ~/files2; mv ~/files ~/w; ln -s ~/w ~/files',
+    'no permissions': 'chmod 000 ~/files',
     'no home': 'chmod 000 ~',
-    'no folder': 'rm -rf ~/work',
-    'a file in its place': 'rm -rf ~/work; echo 1 > ~/work',
-    'a pipe': 'mkfifo ~/work/pipe',
-    'too many files': 'cd ~/work && touch $(seq 3000)',
-    'too large a file': 'truncate -s 400M ~/work/big',
-    'a name that is no text': "cd ~/work && touch \"$(printf 'a\\nb\\377')\"",
-    'a deep folder': 'cd ~/work; for i in $(seq 700); do mkdir d && cd d; done',
+    'no folder': 'rm -rf ~/files',
+    'a file in its place': 'rm -rf ~/files; echo 1 > ~/files',
+    'a pipe': 'mkfifo ~/files/pipe',
+    'too many files': 'cd ~/files && touch $(seq 3000)',
+    'too large a file': 'truncate -s 400M ~/files/big',
+    'a name that is no text': "cd ~/files && touch \"$(printf 'a\\nb\\377')\"",
+    'a deep folder': 'cd ~/files; for i in $(seq 700); do mkdir d && cd d; done',
 }
 
 
@@ -196,7 +196,7 @@ async def test_an_archive_is_judged_by_what_it_holds(played):
     for command, reward in {f'tar -czf {path} {folder}': 1, f'tar -cf - ./{folder} | gzip -9 > {path}': 1, f'tar -czf {path} -C {folder} .': 0, f'tar -cf {path} {folder}': 0,
                             f'head -c 300M /dev/zero | gzip -1 > {path}': 0, f'touch {path}': 0, f'tar -czf {path} {folder} && mv {folder} gone': 0,
                             f'mkdir t && truncate -s 200G t/x && tar -Sczf {path} t && rm -r t': 0}.items():
-        traj = await played(spec, says(bash(f'cd ~/work && {command}')))
+        traj = await played(spec, says(bash(f'cd ~/files && {command}')))
         assert traj.reward == reward and not traj.stop.is_environment, (command, traj.info)
 
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MARK', 'birth', 'alive', 'kill', 'find', 'WorkerSettings', 'LocalProcess', 'LocalPlace', 'Link', 'order', 'look',
-           'quit', 'leave']
+           'person', 'quit', 'leave']
 
 # %% ../../nbs/10_sandbox/73_fleet.ipynb #d5e56d3b
 import asyncio, json, os, signal, ssl, subprocess, sys
@@ -206,6 +206,11 @@ async def look(self, place: int) -> tuple[dict, bytes]:
     "What the owner of a place last saw: facts, and a PNG or nothing. Raises `OSError`, `ConnectionClosed`."
     async with connect(f'{self.url}/look/{place}', **self._how(), open_timeout=5, close_timeout=1) as ws: head, body = unframe(await ws.recv())
     return head, bytes(body)
+
+@_patch(Link)
+def person(self, place: int, number: int):
+    "A line for a person who takes over what a lease holds, as an asynchronous context manager."
+    return connect(f'{self.url}/person/{place}/{number}', **self._how(), open_timeout=5, close_timeout=1)
 
 @_patch(Link)
 def quit(self) -> None:

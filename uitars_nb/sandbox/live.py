@@ -8,16 +8,18 @@ __all__ = ['PAGE', 'STYLE', 'SCRIPT', 'POLICY', 'HEADERS', 'FILES', 'add_page']
 # %% ../../nbs/10_sandbox/75_live.ipynb #e9c86cbe
 from fastapi import FastAPI, Response
 
+from . import takeover_page
+
 # %% ../../nbs/10_sandbox/75_live.ipynb #94d5ea20
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Sessions</title><meta name="viewport" content="width=device-width">
-<link rel="stylesheet" href="/live.css"><script src="/live.js" defer></script></head>
+<link rel="stylesheet" href="/live.css"><script src="/takeover.js" defer></script><script src="/live.js" defer></script></head>
 <body><header><h1>Sessions</h1><p id="pools"></p>
 <form id="who"><label>Token <input id="token" type="password" autocomplete="off" required></label> <button>Show</button></form></header>
 <p id="state" role="status"></p><main id="leases"></main>
 <template id="lease"><article><h2></h2><img alt="screen" hidden><dl><dt>Task</dt><dd class="task"></dd><dt>Title</dt><dd class="title"></dd>
-<dt>Actions</dt><dd class="acts"></dd><dt>Lease ends in</dt><dd class="left"></dd></dl></article></template></body></html>
-"""
+<dt>Actions</dt><dd class="acts"></dd><dt>Lease ends in</dt><dd class="left"></dd></dl><button class="take">Take over</button></article></template>
+""" + takeover_page.DIALOG + '</body></html>\n'
 
 STYLE = """body { font: 15px/1.4 system-ui, sans-serif; margin: 1.5rem; color: #1d2733; background: #f4f6f8 }
 header { display: flex; gap: 2rem; align-items: baseline; flex-wrap: wrap } h1 { margin: 0 } h2 { font-size: 1rem; margin: 0 0 .5rem }
@@ -25,7 +27,7 @@ main { display: grid; grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr
 article { background: #fff; border: 1px solid #d5dce3; border-radius: 6px; padding: .75rem; overflow: hidden }
 img { width: 100%; max-height: 20rem; object-fit: contain; background: #e8ecf0 } dl { display: grid; grid-template-columns: auto 1fr; gap: .1rem .75rem; margin: .5rem 0 0 }
 dt { color: #5b6875 } dd { margin: 0; overflow-wrap: anywhere } #state { min-height: 1.4em; color: #9c2b1f }
-"""
+""" + takeover_page.STYLE
 
 # %% ../../nbs/10_sandbox/75_live.ipynb #1f69c0be
 SCRIPT = """'use strict'
@@ -42,6 +44,7 @@ function card(lease) {
   const made = $('lease').content.firstElementChild.cloneNode(true)
   made.querySelector('h2').textContent = lease.kind + ' ' + lease.number
   made.querySelector('.task').textContent = lease.task || '-'
+  made.querySelector('.take').addEventListener('click', () => takeOver(lease, token))
   cards.set(lease.id, made)
   $('leases').append(made)
   return made
@@ -77,10 +80,10 @@ $('who').addEventListener('submit', event => {
 """
 
 # %% ../../nbs/10_sandbox/75_live.ipynb #781bc824
-POLICY = "; ".join(["default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src data:", "form-action 'self'",
+POLICY = "; ".join(["default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src data: blob:", "form-action 'self'",
                     "frame-ancestors 'none'", "base-uri 'none'"])
 HEADERS = {'Content-Security-Policy': POLICY, 'X-Content-Type-Options': 'nosniff'}
-FILES = {'/': (PAGE, 'text/html'), '/live.js': (SCRIPT, 'text/javascript'), '/live.css': (STYLE, 'text/css')}
+FILES = {'/': (PAGE, 'text/html'), '/live.js': (SCRIPT, 'text/javascript'), '/takeover.js': (takeover_page.SCRIPT, 'text/javascript'), '/live.css': (STYLE, 'text/css')}
 
 def add_page(
     app: FastAPI,   # the manager's

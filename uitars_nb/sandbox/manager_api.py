@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['logger', 'WAITS', 'LEVELS', 'LENGTH', 'PROBLEMS', 'User', 'LeaseId', 'JsonLines', 'log_to', 'Metrics', 'states',
            'plain', 'LeaseRequest', 'LeaseAnswer', 'Look', 'Problem', 'PoolState', 'Health', 'problems', 'DoorConfig',
-           'tokens_of', 'user_of', 'refused', 'misunderstood', 'make_app', 'who', 'add_routes', 'Talk', 'talk', 'serve']
+           'tokens_of', 'user_of', 'refused', 'misunderstood', 'make_app', 'who', 'add_routes', 'Talk', 'talk',
+           'take_over', 'serve']
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #48166029
 import asyncio, base64, hmac, json, logging, os, secrets, signal, sys
@@ -21,6 +22,8 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from ..core.runs import read_json, write_json
 from .kinds import structure
@@ -211,6 +214,7 @@ def make_app(
     add_routes(app)
     add_page(app)
     app.add_api_websocket_route('/ws', talk)
+    app.add_api_websocket_route('/leases/{id}/person', take_over)
     return app
 
 _bearer = HTTPBearer(auto_error=False, description='a token of the manager')
@@ -344,6 +348,35 @@ async def talk(ws: WebSocket) -> None:
     finally:
         app.state.manager.listeners[user].discard(line.ended)
         for task in [sender, *line.tasks]: task.cancel()
+
+# %% ../../nbs/10_sandbox/77_manager_api.ipynb #a21b3999
+async def take_over(ws: WebSocket, id: str) -> None:
+    "A person's line to what a lease holds, from the token to the end."
+    await ws.accept()
+    try: user = user_of(await asyncio.wait_for(ws.receive_text(), 10), ws.app.state.tokens)
+    except (TimeoutError, WebSocketDisconnect, KeyError): return
+    if not user: return await ws.close(4401, 'no valid token')
+    try:
+        async with ws.app.state.manager.person(user, id) as worker: await _pass_on(ws, worker)
+    except Refused as e: await ws.close(4404, str(e)[:100])
+    except (OSError, TimeoutError, InvalidHandshake) as e: await ws.close(1011, f'its worker does not answer: {e!r}'[:100])
+
+async def _pass_on(ws, worker):
+    "Pass messages on until one side leaves."
+    async def up():
+        try:
+            while True: await worker.send(await ws.receive_text())
+        except (WebSocketDisconnect, KeyError, ConnectionClosed): pass
+    async def down():
+        try:
+            async for message in worker: await ws.send_bytes(message)
+            await ws.close(1000)
+        except ConnectionClosed as e: await ws.close(1000 if e.rcvd is None else e.rcvd.code, e.rcvd.reason if e.rcvd else 'its worker has gone')
+        except (WebSocketDisconnect, RuntimeError): pass
+    ways = [asyncio.ensure_future(o) for o in (up(), down())]
+    try: await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways: way.cancel()
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #ea1bd9aa
 class _Server(uvicorn.Server):

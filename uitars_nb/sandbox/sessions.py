@@ -25,9 +25,13 @@ async def closing(session: Session):
     try: yield session
     finally: await session.close()
 
-def tools(config: ToolConfig = ToolConfig()): return closing(ToolSession(config))
+def tools(config: ToolConfig = ToolConfig()):
+    "Tools alone."
+    return closing(ToolSession(config))
 
-def desktop(config: DesktopConfig = DesktopConfig()): return closing(DesktopSession(config))
+def desktop(config: DesktopConfig = DesktopConfig()):
+    "A desktop alone."
+    return closing(DesktopSession(config))
 
 @asynccontextmanager
 async def desktop_with_tools(

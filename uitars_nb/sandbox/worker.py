@@ -19,6 +19,7 @@ from ..core.types import Action, from_plain, png_bytes
 from .base import EnvironmentFailure
 from .kinds import config_of, host_class
 from .messages import error_head, frame, lease_key, observation_frame, unframe
+from .takeover import Person, Seat
 
 # %% ../../nbs/10_sandbox/70_worker.ipynb #502a68de
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Slot:
         self.fence = 0         # newest number that is over
         self.used = False      # since the last reset
         self.task = None       # serves the lease's connection
+        self.seat, self.people = Seat(), set()   # whose turn it is; what serves persons who take over
         self.seen, self.acts = None, 0   # newest observation that the lease's owner has had, and actions so far
 
     def facts(self) -> list:
@@ -86,7 +88,7 @@ async def _prepare(self, slot):
         except Exception as e: _complain('reset failed', slot, e)
         await self._discard(slot)
         await asyncio.sleep(min(30, .1 * 2 ** min(attempt, 9)))
-    slot.used, slot.ready, slot.seen, slot.acts = False, True, None, 0
+    slot.used, slot.ready, slot.seen, slot.acts, slot.seat = False, True, None, 0, Seat()
     self.tell(ready=[[slot.place, slot.fence]])
 
 @_patch(Worker)
@@ -102,8 +104,9 @@ async def _release(self, place, number):
     slot = self.slots[place]
     slot.fence = max(slot.fence, number)
     if slot.lease is not None and slot.lease > number: return
-    slot.lease, task, slot.task = None, slot.task, None
-    if task: task.cancel(); await asyncio.wait({task})
+    slot.lease, tasks, slot.task = None, {o for o in (slot.task, *slot.people) if o}, None
+    for task in tasks: task.cancel()
+    if tasks: await asyncio.wait(tasks)
     if not slot.ready: return
     if not slot.used: return self.tell(ready=[[place, slot.fence]])
     slot.ready = False
@@ -184,7 +187,9 @@ async def _answer(self, slot, message):
     head, session = {}, slot.session
     try:
         head, _ = unframe(message)
-        result = await self._call(session, head['call'], head.get('args', []), head.get('kwargs', {}))
+        async with slot.seat.turn:
+            result = await self._call(session, head['call'], head.get('args', []), head.get('kwargs', {}))
+            if head['call'] == 'observe': result = slot.seat.told(result)
         slot.seen, slot.acts = result if head['call'] == 'observe' else slot.seen, slot.acts + (head['call'] == 'act')
         about = dict(id=head.get('id'), size=session.size)
         return observation_frame(result, about) if head['call'] == 'observe' else frame(about | dict(result=result))
@@ -195,6 +200,19 @@ async def _call(self, session, name, args, kwargs):
     if name == 'act': return await session.act(from_plain(args[0], Action))
     if name in ('reset', 'observe', *self.host.methods): return await getattr(session, name)(*args, **kwargs)
     raise AttributeError(f'sessions of this kind have no method {name!r}')
+
+# %% ../../nbs/10_sandbox/70_worker.ipynb #d33e6dca
+@_patch(Worker)
+async def _serve_person(self, ws, place, number):
+    slot = self.slots[place] if place < len(self.slots) else None
+    if not _may_use(slot, number) or not self.host.alive(slot.session): return await ws.close(TAKEN, 'this lease is over')
+    slot.lease, slot.used = number, True
+    slot.people.add(task := asyncio.ensure_future(Person(ws, slot.seat, slot.session).stay()))
+    try: await asyncio.shield(task)
+    except asyncio.CancelledError: await ws.close(ENDED, 'the lease is over')
+    finally:
+        task.cancel()
+        slot.people.discard(task)
 
 # %% ../../nbs/10_sandbox/70_worker.ipynb #858b2a2b
 @_patch(Worker)
@@ -213,6 +231,7 @@ async def _connected(self, ws: ServerConnection):
     match ws.request.path.strip('/').split('/'):
         case ['manager'] if fits(self.config.secret): await self._serve_manager(ws)
         case ['look', p] if p.isdigit() and int(p) < len(self.slots) and fits(self.config.secret): await ws.send(self._look(self.slots[int(p)]))
+        case ['person', p, n] if p.isdigit() and n.isdigit() and fits(self.config.secret): await self._serve_person(ws, int(p), int(n))
         case ['session', p, n] if p.isdigit() and n.isdigit() and opens(p, n): await self._serve_lease(ws, int(p), int(n))
         case _: await ws.close(TAKEN, 'no key of this worker')
 

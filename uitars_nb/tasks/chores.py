@@ -71,110 +71,124 @@ class Supply:
 # %% ../../nbs/20_tasks/61_chores.ipynb #bc2f48fa
 @chore
 def make_folder(rng):
+    "A new folder."
     s = Supply(rng)
     before, name = s.files(3) | {f'{s.word()}/': b''}, s.word()
-    return Chore(whole(before), (('mkdir', f'{name}/'),), f'Make a new folder {name} in ~/work.')
+    return Chore(whole(before), (('mkdir', f'{name}/'),), f'Make a new folder {name} in ~/files.')
 
 @chore
 def rename(rng):
+    "A file gets another name."
     s = Supply(rng)
     before, new = whole(s.files(5)), s.word()
     old = rng.choice(list(before))
     name = new + old[old.index('.'):]
-    return Chore(before, (('rename', old, name),), f'Rename {old} in ~/work to {name}.')
+    return Chore(before, (('rename', old, name),), f'Rename {old} in ~/files to {name}.')
 
 @chore
 def move(rng):
+    "A file moves into a folder."
     s = Supply(rng)
     files, folders = s.files(4), s.words(2)
     old = rng.choice(list(files))
-    return Chore(whole(files | {f'{o}/': b'' for o in folders}), (('move', f'{folders[0]}/', old),), f'Move {old} in ~/work into the folder {folders[0]}.')
+    return Chore(whole(files | {f'{o}/': b'' for o in folders}), (('move', f'{folders[0]}/', old),), f'Move {old} in ~/files into the folder {folders[0]}.')
 
 @chore
 def copy(rng):
+    "A file is copied into a folder."
     s = Supply(rng)
     files, folder = s.files(4), s.word()
     old = rng.choice(list(files))
-    return Chore(whole(files | dict([(f'{folder}/{s.word()}.txt', s.note())])), (('copy', f'{folder}/', old),), f'Put a copy of {old} in ~/work into the folder {folder}.')
+    return Chore(whole(files | dict([(f'{folder}/{s.word()}.txt', s.note())])), (('copy', f'{folder}/', old),), f'Put a copy of {old} in ~/files into the folder {folder}.')
 
 @chore
 def delete(rng):
+    "Two files go."
     s = Supply(rng)
     before = whole(s.files(6))
     a, b = rng.sample(list(before), 2)
-    return Chore(before, (('delete', a), ('delete', b)), f'Delete {a} and {b} in ~/work, and nothing else.')
+    return Chore(before, (('delete', a), ('delete', b)), f'Delete {a} and {b} in ~/files, and nothing else.')
 
 @chore
 def sort_kinds(rng):
+    "Files of two kinds move into two folders."
     s = Supply(rng)
     files, (notes, tables) = dict([s.file('txt'), s.file('csv'), s.file('txt'), s.file(rng.choice(['txt', 'csv'])), s.file('md')]), s.words(2)
     of = lambda kind: sorted(o for o in files if o.endswith(kind))
     ops = [('move', f'{notes}/', o) for o in of('.txt')] + [('move', f'{tables}/', o) for o in of('.csv')]
-    says = f'In ~/work, move every .txt file into the folder {notes} and every .csv file into the folder {tables}.'
+    says = f'In ~/files, move every .txt file into the folder {notes} and every .csv file into the folder {tables}.'
     return Chore(whole(files | {f'{notes}/': b'', f'{tables}/': b''}), tuple(ops), says)
 
 @chore
 def archive(rng):
+    "A folder is packed."
     s = Supply(rng)
     folder = s.word()
     before = whole(s.files(2) | {f'{folder}/{k}': v for k, v in s.files(3).items()})
-    return Chore(before, (('archive', f'{folder}/', f'{folder}.tar.gz'),), f'Pack the folder {folder} in ~/work into the archive ~/work/{folder}.tar.gz; the folder stays.')
+    return Chore(before, (('archive', f'{folder}/', f'{folder}.tar.gz'),), f'Pack the folder {folder} in ~/files into the archive ~/files/{folder}.tar.gz; the folder stays.')
 
 # %% ../../nbs/20_tasks/61_chores.ipynb #d1ab536e
 @chore
 def write_file(rng):
+    "A new file of one line."
     s = Supply(rng)
     before, name, line = whole(s.files(3)), f'{s.word()}.txt', s.line()
-    return Chore(before, (('write', name, f'{line}\n'.encode()),), f'Make a new text file {name} in ~/work that holds the one line "{line}".')
+    return Chore(before, (('write', name, f'{line}\n'.encode()),), f'Make a new text file {name} in ~/files that holds the one line "{line}".')
 
 @chore
 def edit_line(rng):
+    "A line is replaced."
     s = Supply(rng)
     files, (name, text) = s.files(3), s.file()
     old, new = rng.choice(text.decode().splitlines()), s.line()
-    return Chore(whole(files | {name: text}), (('edit', name, old, new),), f'In ~/work/{name}, replace the line "{old}" with "{new}".')
+    return Chore(whole(files | {name: text}), (('edit', name, old, new),), f'In ~/files/{name}, replace the line "{old}" with "{new}".')
 
 @chore
 def find_text(rng):
+    "The file that holds a word moves into a folder."
     s = Supply(rng)
     files, folder = s.files(4, 'txt md'), s.word()
     names = sorted(files)
     hit = rng.choice(names)
     word = rng.choice(files[hit].decode().split())
     ops = *(('read', o) for o in names[:names.index(hit) + 1]), ('move', f'{folder}/', hit)
-    return Chore(whole(files | {f'{folder}/': b''}), ops, f'One file in ~/work holds the word "{word}". Move it into the folder {folder}.')
+    return Chore(whole(files | {f'{folder}/': b''}), ops, f'One file in ~/files holds the word "{word}". Move it into the folder {folder}.')
 
 @chore
 def count_lines(rng):
+    "The number of lines goes into a new file."
     s = Supply(rng)
     files, name, out = s.files(3), f'{s.word()}.txt', f'{s.word()}.txt'
     text = s.note(rng.randint(3, 9))
     data = f'{len(text.splitlines())}\n'.encode()
     ops = ('read', name), ('work_out', out, data, f"grep -c '' {name} > {out}")
-    return Chore(whole(files | {name: text}), ops, f'Count the lines of ~/work/{name} and write the number, alone on its line, into a new file {out} beside it.')
+    return Chore(whole(files | {name: text}), ops, f'Count the lines of ~/files/{name} and write the number, alone on its line, into a new file {out} beside it.')
 
 @chore
 def combine(rng):
+    "Two files become a third."
     s = Supply(rng)
     files, (a, one), (b, two), out = s.files(3), s.file(), s.file(), f'{s.word()}.txt'
     ops = ('read', a), ('read', b), ('work_out', out, one + two, f'cat {a} {b} > {out}')
-    return Chore(whole(files | {a: one, b: two}), ops, f'Write the lines of {a}, then those of {b}, both in ~/work, into a new file {out} beside them.')
+    return Chore(whole(files | {a: one, b: two}), ops, f'Write the lines of {a}, then those of {b}, both in ~/files, into a new file {out} beside them.')
 
 @chore
 def add_up(rng):
+    "The sum of a column goes into a new file."
     s = Supply(rng)
     files, name, out, text = s.files(3, 'txt md'), f'{s.word()}.csv', f'{s.word()}.txt', s.table(rng.randint(3, 6))
     total = sum(int(o.split(b',')[1]) for o in text.splitlines()[1:])
     command = f"awk -F, 'NR > 1 {{ n += $2 }} END {{ print n }}' {name} > {out}"
     ops = ('read', name), ('work_out', out, f'{total}\n'.encode(), command)
-    return Chore(whole(files | {name: text}), ops, f'Add up the prices in ~/work/{name} and write the sum, alone on its line, into a new file {out} beside it.')
+    return Chore(whole(files | {name: text}), ops, f'Add up the prices in ~/files/{name} and write the sum, alone on its line, into a new file {out} beside it.')
 
 # %% ../../nbs/20_tasks/61_chores.ipynb #050a8449
 @chore
 def unsaved(rng):
+    "What the editor shows is saved, and its lines are sorted into another file."
     s = Supply(rng)
     lines, draft, out = rng.choices(s.words(4), k=6), f'{s.word()}.txt', f'{s.word()}.txt'
     text, unique = ''.join(f'{o}\n' for o in lines), ''.join(f'{o}\n' for o in sorted(set(lines)))
     ops = ('save', draft, text.encode()), ('work_out', out, unique.encode(), f'LC_ALL=C sort -u {draft} > {out}')
-    says = f'The editor shows a text that is not saved. Save it as ~/work/{draft}; then write its lines, each once and in alphabetical order, into a new file {out} beside it.'
+    says = f'The editor shows a text that is not saved. Save it as ~/files/{draft}; then write its lines, each once and in alphabetical order, into a new file {out} beside it.'
     return Chore(whole(s.files(3)), ops, says, text)

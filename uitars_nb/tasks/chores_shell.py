@@ -13,21 +13,27 @@ from ..sandbox.bubblewrap import HOME
 from .chores import Chore
 
 # %% ../../nbs/20_tasks/62_chores_shell.ipynb #25eac449
-WORK = 'work'               # folder of the home
+WORK = 'files'              # folder of the home
 PLACE = f'{HOME}/{WORK}'
 
 def bash(
     *words: str,
 ) -> Action:
     "A command in the folder."
-    return Action('execute_bash', dict(command=f'cd {PLACE} && {shlex.join(words)}'))
+    return Action('execute_bash', dict(command=f'cd ~/{WORK} && {shlex.join(words)}'))
 
-def editor(command, path, **args): return Action('str_replace_editor', dict(command=command, path=f'{PLACE}/{path}', **args))
+def editor(
+    command: str,
+    path: str,     # in the folder
+    **args,
+) -> Action:
+    "A call of the editor."
+    return Action('str_replace_editor', dict(command=command, path=f'{PLACE}/{path}', **args))
 
 SHELL = dict(
     mkdir=lambda folder: bash('mkdir', folder),
     write=lambda path, data: editor('create', path, file_text=data.decode()),
-    work_out=lambda path, data, command: Action('execute_bash', dict(command=f'cd {PLACE} && {command}')),
+    work_out=lambda path, data, command: Action('execute_bash', dict(command=f'cd ~/{WORK} && {command}')),
     rename=lambda path, name: bash('mv', '-n', path, path.rpartition('/')[0] + name),
     move=lambda folder, *paths: bash('mv', '-n', *paths, folder),
     copy=lambda folder, *paths: bash('cp', '-n', *paths, folder),

@@ -17,12 +17,11 @@ from ..core.types import Action, StopReason, TaskSpec
 from ..sandbox.base import EnvironmentFailure
 from ..sandbox.browser import BrowserConfig, BrowserSession
 from ..sandbox.chromium import launch
-from ..sandbox.home import DOWNLOADS
 from ..sandbox.sessions import closing
 from ..sandbox.tools import ToolConfig, ToolSession
 from .base import SUITES, register
 from .chores import Chore, Supply
-from .chores_shell import PLACE, WORK
+from .chores_shell import WORK
 from .files import FileTask
 from .hands import click_on
 from .trees import lay_out, whole
@@ -45,8 +44,8 @@ def draw_reports(
     k, kept, out = rng.randrange(5), f'{s.word()}.csv', f'{s.word()}.txt'
     total = sum(int(o.split(',')[1]) for o in offered[k]['text'].splitlines()[1:])
     ops = ('write', kept, offered[k]['text'].encode()), ('write', out, f'{total}\n'.encode())
-    says = (f'Download the report "Prices of {about[k]}" from the page and put it into ~/work as {kept}. '
-            f'Add up its prices, and write the sum, alone on its line, into ~/work/{out}.')
+    says = (f'Download the report "Prices of {about[k]}" from the page and put it into ~/files as {kept}. '
+            f'Add up its prices, and write the sum, alone on its line, into ~/files/{out}.')
     return Reports(whole(s.files(2)), ops, says, '', tuple(offered), offered[k]['name'])
 
 # %% ../../nbs/20_tasks/65_reports.ipynb #7f8a43b1
@@ -92,7 +91,7 @@ class ReportTask(FileTask):
         r = self.problem(spec)
         kept, out = (op[1] for op in r.operations)
         yield await click_on(session.screen, "$('a[download=\"' + x + '\"]')", r.name)
-        yield Action('execute_bash', dict(command=f'cd {DOWNLOADS} && for i in $(seq 50); do [ -s {r.name} ] && break; sleep .1; done; mv {r.name} {PLACE}/{kept}'))
-        yield Action('execute_bash', dict(command=f"cd {PLACE} && awk -F, 'NR > 1 {{ n += $2 }} END {{ print n }}' {kept} > {out}"))
+        yield Action('execute_bash', dict(command=f'cd ~/Downloads && for i in $(seq 50); do [ -s {r.name} ] && break; sleep .1; done; mv {r.name} ~/{WORK}/{kept}'))
+        yield Action('execute_bash', dict(command=f"cd ~/{WORK} && awk -F, 'NR > 1 {{ n += $2 }} END {{ print n }}' {kept} > {out}"))
 
 SUITES['files/web'] = [register(ReportTask()).name]
