@@ -13,7 +13,7 @@ from uitars_nb.core.figures import Figure, record_figures
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec, Trajectory
 
-COMMANDS = ['run', 'baseline', 'read', 'reinforce', 'eval', 'sandbox', 'show', 'figures']
+COMMANDS = ['run', 'baseline', 'read', 'reinforce', 'eval', 'sandbox', 'mcp', 'show', 'figures']
 
 
 def cli(*words, cwd=None, **env):

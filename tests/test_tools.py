@@ -276,8 +276,8 @@ async def test_the_prompt_shows_the_tools(http):
 
 
 async def test_a_session_as_a_server_over_pipes():
-    program = 'from uitars_nb.sandbox.mcp_server import main; main()'
-    async with Client(StdioServerParameters(command=sys.executable, args=['-c', program, '--no-browser'])) as client:
+    program = 'from uitars_nb.cli.main import main; raise SystemExit(main(["mcp", "--screen", "none"]))'
+    async with Client(StdioServerParameters(command=sys.executable, args=['-c', program])) as client:
         assert [o.name for o in (await client.list_tools()).tools][:2] == ['look', 'execute_bash']
         assert (await client.call_tool('execute_bash', dict(command='echo $((6 * 7))'))).content[0].text == '42\n[exit code 0]'
         assert (await client.call_tool('execute_bash', {})).is_error

@@ -58,7 +58,8 @@ def describe(
     "What there is to say of a screen beside its picture."
     events = ''.join(f'\n  {e.kind.value}: {LOCAL.sub("", e.text)}' for e in obs.events)
     h, w, _ = obs.screenshot.shape
-    return f'  {w}x{h} {obs.title!r}, clock {obs.clock_ms:.0f} ms{events}'
+    said = ''.join(f'\n  | {line}' for line in obs.text.splitlines())
+    return f'  {w}x{h} {obs.title!r}, clock {obs.clock_ms:.0f} ms{events}{said}'
 
 async def play(
     session: Session,
