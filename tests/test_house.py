@@ -127,6 +127,10 @@ def test_outputs_are_clean(path):
 
 
 @each_book
+def test_no_state_of_widgets(path): assert 'widgets' not in json.loads(path.read_text())['metadata'], 'progress bars leave their state: remove metadata.widgets'
+
+
+@each_book
 def test_size(path): assert path.stat().st_size < 1_500_000, 'keep the outputs that teach, drop the rest'
 
 

@@ -101,6 +101,13 @@ def test_saved_and_loaded_it_says_the_same(home, tmp_path, kind, dtype):  # noqa
 
 
 @kinds
+def test_values_are_fp32_under_autocast(load, kind):
+    policy = load(kind)
+    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16): values = critic_of(policy).values(policy.collate(decisions(policy)))
+    assert values.dtype == torch.float32 and values.any()
+
+
+@kinds
 def test_a_shared_critic_is_a_head_alone(load, tmp_path, kind):
     policy = load(kind)
     batch, critic = policy.collate(decisions(policy)), critic_of(policy, shared=True)

@@ -71,7 +71,8 @@ def run_notebook(
 def timeless(
     nb,  # an executed notebook
 ):
-    "The notebook without papermill's records of when and where its cells ran, and with a lasting name for the cell that papermill adds."
+    "The notebook without papermill's records of when and where its cells ran and without the state of widgets, and with a lasting name for the cell that papermill adds."
+    nb.metadata.pop('widgets', None)
     for part in (nb, *nb.cells):
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
     for cell in nb.cells:

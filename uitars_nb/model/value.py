@@ -66,8 +66,8 @@ class Critic(nn.Module):
     def read(self,
         hidden: torch.Tensor,   # (N, D), states of the own tokens
     ) -> torch.Tensor:
-        "fp32 (N,): their values."
-        return self.head(hidden.float())[:, 0]
+        "fp32 (N,): their values, whatever the network computes in."
+        with torch.autocast(hidden.device.type, enabled=False): return self.head(hidden.float())[:, 0]
 
     def states(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         "(N, D): the states of the own tokens, row by row; no gradient reaches a shared model."
