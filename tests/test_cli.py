@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,14 @@ def test_sandbox_acts_and_keeps_the_screen(tmp_path):
 def test_sandbox_oracle_wins():
     status, out, err = cli('sandbox', 'miniwob/click-test', '--oracle')
     assert status == 0 and 'done, reward 1' in out, out + err
+
+
+@pytest.mark.skipif(not shutil.which('bwrap'), reason='file tasks need bubblewrap')
+def test_file_tasks_are_played_where_they_belong(tmp_path):
+    status, out, err = cli('eval', '--suite', 'files/rename-sdk', '--episodes', '2', '--out', str(tmp_path/'run'))
+    assert status == 0 and 'oracle: 100.0%' in out and 'files/rename-sdk,2,1.0' in (tmp_path/'run'/'by_task.csv').read_text(), err
+    status, out, _ = cli('sandbox', 'files/add-up-sdk', '--seed', '3', '--oracle')
+    assert status == 0 and 'Add up the prices' in out and '| item,price' in out and out.count('reward 1') == 1
 
 
 def test_sandbox_complains_before_it_starts_anything():

@@ -225,6 +225,26 @@ async def test_breaking_the_desktop_is_the_agents_own_doing(played, deed):
     assert (await played(spec)).success, 'the next episode'
 
 
+class Wild(RandomAgent):
+    "Closes, kills, deletes and fills, between random clicks."
+    KEYS = 'alt f4', 'ctrl q', 'ctrl w', 'enter', 'delete', 'ctrl a', 'ctrl x', 'ctrl v', 'esc', 'ctrl alt t', 'alt tab'
+    COMMANDS = ('ls', 'pkill -f pcmanfm', 'rm -rf ~/.config', 'kill -9 -1', 'head -c 5M /dev/urandom', 'yes > /dev/null &', 'chmod 000 ~/files', 'exit', 'mv ~/files ~/x', 'cd ~; rm *')
+    async def act(self, steps, obs):
+        kind = self.rng.choice(['key', 'command', 'other'], p=[.25, .15, .6])
+        if kind == 'key': return Reply(actions=(Action('hotkey', dict(key=str(self.rng.choice(self.KEYS)))),))
+        if kind == 'command': return Reply(actions=(bash(str(self.rng.choice(self.COMMANDS))),))
+        return await super().act(steps, obs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('interface', ['both', 'gui'])
+async def test_wild_agents_end_at_their_budget_and_the_next_oracle_solves(played, interface):
+    for spec in specs(interface)[:6]:
+        traj = await played(spec, Wild)
+        assert traj.reward == 0 and not traj.stop.is_environment, (spec.id, traj.stop, traj.info)
+        assert (await played(specs(f'rename-{interface}')[0])).success, spec.id
+
+
 async def test_a_jail_that_is_lost_is_the_environments_and_replaced(played):
     spec = specs('rename-sdk')[0]
     class Lost(OracleAgent):

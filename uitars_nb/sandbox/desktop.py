@@ -142,7 +142,7 @@ class InJail:
         if attempt: await self.jail.ask('kill', pid=-1, signal=9, group=False)
         await self.jail.run(['sh', '-c', f'chmod u+rwx {HOME} {AUTHORITY}; rm -rf {AUTHORITY}'], cwd='/')
         await self.jail.write(AUTHORITY, self.key)
-        await self.session.stand(.1, 5)
+        await self.session.stand(.4 * (attempt + 1), 5)
 
     async def renew(self) -> None:
         "End all programs but the furniture and those of others, and make the home new."
