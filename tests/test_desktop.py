@@ -470,7 +470,9 @@ async def test_the_browser_opens_a_page_in_the_jail(jailed):
 # --- agents that behave badly
 
 @needs_jail
-@pytest.mark.parametrize('deed', ['kill -9 -1', 'pkill -9 tint2', 'rm -f /tmp/.Xauthority; kill -9 -1'])
+@pytest.mark.parametrize('deed', ['kill -9 -1', 'pkill -9 tint2', 'rm -f /tmp/.Xauthority; kill -9 -1', 'rm -rf ~/.config; touch ~/.config; kill -9 -1',
+                                  'chmod -R 000 ~/.config; mkdir /tmp/x; mv /tmp/.Xauthority /tmp/x; ln -s x /tmp/.Xauthority; kill -9 -1', 'ln -sfn /tmp ~/.config/tint2; echo x > ~/.config/openbox/rc.xml; kill -9 -1',
+                                  'head -c 2G /dev/zero > ~/full; head -c 1G /dev/zero > /tmp/full; rm -rf ~/.config /tmp/.Xauthority; kill -9 -1'])
 async def test_furniture_that_is_ended_stands_again(jailed, deed):
     session, jail = jailed
     blank = (await session.observe()).screenshot
