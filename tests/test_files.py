@@ -171,6 +171,10 @@ TRICKS = {
     'too many files': 'cd ~/files && touch $(seq 3000)',
     'too large a file': 'truncate -s 400M ~/files/big',
     'a name that is no text': "cd ~/files && touch \"$(printf 'a\\nb\\377')\"",
+    'the end of all programs': 'kill -9 -1',
+    'too many programs': ':(){ :|:& };:',
+    'too much memory': 'python3 -c "x = [bytes(1 << 28) for _ in range(40)]"',
+    'a full disk': 'head -c 2G /dev/zero > ~/full; head -c 1G /dev/zero > /tmp/full',
     'a deep folder': 'cd ~/files; for i in $(seq 700); do mkdir d && cd d; done',
 }
 
