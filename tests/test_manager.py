@@ -1,5 +1,6 @@
 "The manager: leases, turns, deadlines, crashes, its door, and what is left behind."
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -658,7 +659,8 @@ async def test_browsers_by_lease(tmp_path):
                 with pytest.raises(ActionError): await session.act(Action('navigate', dict(content='https://example.org')))
             async with client.session('browser') as session:
                 assert (await session.observe()).url == 'about:blank'
-                for p in server.workers()[0].children(recursive=True): p.kill()
+                for p in server.workers()[0].children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess): p.kill()   # one goes with the other
                 with pytest.raises(EnvironmentFailure) as e: await session.observe()
                 assert e.value.reason == StopReason.ENV_CRASH
             async with client.session('browser') as session, client.session('browser') as other:
