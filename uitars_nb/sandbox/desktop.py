@@ -90,8 +90,9 @@ class InGuest:
 
 # %% ../../nbs/10_sandbox/59_desktop.ipynb #8a3ea09e
 AUTHORITY = '/tmp/.Xauthority'
-CLEAR = f'''chmod -R u+rwX {HOME}; find /tmp /dev/shm -mindepth 1 -maxdepth 1 -not -path {SOCKETS} -exec chmod -R u+rwX {{}} +
-find {HOME} -mindepth 1 -delete && find /tmp /dev/shm -mindepth 1 -not -path "{SOCKETS}*" -delete'''
+CLEAR = f'''set --; for m in $(awk '$5 ~ "^/tmp/." {{split($5, a, "/"); print "/tmp/" a[3]}}' /proc/self/mountinfo); do set -- "$@" -not -path "$m" -not -path "$m/*"; done
+chmod -R u+rwX {HOME}; find /tmp /dev/shm -mindepth 1 -maxdepth 1 "$@" -exec chmod -R u+rwX {{}} +
+find {HOME} -mindepth 1 -delete && find /tmp /dev/shm -xdev -mindepth 1 "$@" -delete'''  # all but what is mounted there: the sockets, and this Python where it lies under /tmp
 ROOM = f'''chmod u+rwx {HOME}; cd {HOME}; for round in 1 2; do for f in "$@"; do rm -rf "$f"; d=$f
 while d=$(dirname "$d"); [ "$d" != . ] && [ "$d" != /tmp ]; do if [ -d "$d" ] && [ ! -L "$d" ]; then chmod u+rwx "$d"; else rm -rf "$d"; fi; done; done; done'''  # for the files "$@"
 
