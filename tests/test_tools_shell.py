@@ -1,5 +1,5 @@
 "The terminal, the Python session and the editor do what they say, whatever is thrown at them."
-import asyncio, shlex
+import asyncio, shlex, signal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -95,6 +95,19 @@ async def test_long_commands(shell):
     for n in (3000, 5000, 200_000):
         text = 'x' * n
         assert (await shell.run(f'echo {text} | wc -c')).output == f'{n + 1}\n'
+
+
+async def test_interrupts_work_where_this_process_ignores_them():
+    "As in a job that a script has put into the background."
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        async with Jail(JailConfig(LIMITS)) as jail:
+            shell = Shell(jail)
+            assert (await shell.run('trap "echo trapped" INT; kill -INT $$; echo after')).output == 'trapped\nafter\n'
+            assert (await shell.run('trap - INT; while :; do sleep .1; done', .3)).code is None
+            assert (await shell.run('C-c')).code == 130
+            shell.close()
+    finally: signal.signal(signal.SIGINT, before)
 
 
 async def test_an_endless_command_is_left_running(shell):

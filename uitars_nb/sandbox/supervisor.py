@@ -35,7 +35,7 @@ def become(
     os.setsid()
     place(fds, order['targets'])
     if order['pty']: fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    for s in (signal.SIGPIPE, signal.SIGXFSZ): signal.signal(s, signal.SIG_DFL)
+    for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}: signal.signal(s, signal.SIG_DFL)  # bash cannot trap what was ignored at its start
     limit(limits)
     os.chdir(order['cwd'])
     os.execvpe(order['argv'][0], order['argv'], order['env'])
