@@ -37,6 +37,7 @@ def learn(
 ):
     "Measure, demonstrate, learn, measure, practise, measure; what is there already is not done again."
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
+    start = start.relative_to(Path.cwd()) if start.is_relative_to(Path.cwd()) else start   # so that what is kept names no place of this machine
     play = lambda name, **kwargs: print(name, play_recipe(Recipe(suite, **kwargs), out / name, browsers, pages), flush=True)
     play('before', policy=str(start), episodes=episodes)
     play('demos', policy='demonstrator', split='train', episodes=demos)
