@@ -16,8 +16,8 @@ from .labels import LabelledPage, char_cells, load_pages, target_cells
 from .questions import Question, ask
 from .records import IGNORE, Record
 from ..model.policy import Policy
+from ..model.pointing import token_at
 from ..model.rendering import Example, Prompt
-from ..model.stem import TOKEN, token_grid
 
 # %% ../../nbs/60_flywheel/26_perception.ipynb #1e6c05e0
 def goal_tokens(
@@ -42,11 +42,7 @@ def looked_at(
     for i, box in _letters_said(question, page, [policy.decode([o]) for o in reply]): out[i] = _token_at(box, page.size)
     return out
 
-def _token_at(box, size):
-    "The image token in which the middle of a box lies."
-    (x, y), (w, h) = [(box[i] + box[i + 2]) / 2 for i in (0, 1)], size
-    row, col = (min(max(int(v), 0), side - 1) // t for v, side, t in ((y, h, TOKEN[0]), (x, w, TOKEN[1])))
-    return row * token_grid(h, w)[1] + col
+def _token_at(box, size): return token_at(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2), size[::-1])
 
 def _letters_said(question, page, said):
     "For each token of an answer that stands on the page: its number, and the box of its first letter."
