@@ -16,7 +16,7 @@ from .labels import LabelledPage, char_cells, load_pages, target_cells
 from .questions import Question, ask
 from .records import IGNORE, Record
 from ..model.policy import Policy
-from ..model.pointing import token_at
+from ..model.pointing import cell_at
 from ..model.rendering import Example, Prompt
 
 # %% ../../nbs/60_flywheel/26_perception.ipynb #1e6c05e0
@@ -35,14 +35,14 @@ def looked_at(
     reply: np.ndarray,   # int (n,), the answer's tokens
     policy: Policy,      # whose tokens they are
 ) -> np.ndarray:
-    "int16 (n,): the image token in which stands what a token names, -1 where that is not known."
-    out = np.full(len(reply), -1, np.int16)
+    "int32 (n,): the cell (`model.pointing.cell_at`) in which stands what a token names, -1 where that is not known."
+    out = np.full(len(reply), -1, np.int32)
     if question.box or not question.about: return out
-    out[0] = _token_at(question.about, page.size)
-    for i, box in _letters_said(question, page, [policy.decode([o]) for o in reply]): out[i] = _token_at(box, page.size)
+    out[0] = _cell_at(question.about, page.size)
+    for i, box in _letters_said(question, page, [policy.decode([o]) for o in reply]): out[i] = _cell_at(box, page.size)
     return out
 
-def _token_at(box, size): return token_at(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2), size[::-1])
+def _cell_at(box, size): return cell_at(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2), size[::-1])
 
 def _letters_said(question, page, said):
     "For each token of an answer that stands on the page: its number, and the box of its first letter."
@@ -77,7 +77,7 @@ def _dense(page, questions, replies, spans, policy):
     "What the small policy's own outputs can be told; its image tokens are not those of another model."
     targets = dict(reads=char_cells(page.chars, page.size).astype(np.int8))
     if questions[0].box: targets['targets'] = goal_tokens(questions[0].box, page.size)
-    looks = np.full(spans[-1] + len(replies[-1]), -1, np.int16)
+    looks = np.full(spans[-1] + len(replies[-1]), -1, np.int32)
     for q, reply, begin in zip(questions, replies, spans): looks[begin:begin + len(reply) - 1] = looked_at(page, q, reply[:-1], policy)
     return targets | (dict(looks=looks) if looks.max() >= 0 else {})
 

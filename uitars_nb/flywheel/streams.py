@@ -149,9 +149,9 @@ def reply_rows(
     name: str,
     width: int,   # T
 ) -> np.ndarray | None:
-    "int16 (B, T): the targets called `name` at the tokens of each reply, -1 elsewhere; None where no record has them."
+    "int32 (B, T): the targets called `name` at the tokens of each reply, -1 elsewhere; None where no record has them."
     if not any(name in r.targets for r in records): return None
-    out = np.full((len(records), width), -1, np.int16)
+    out = np.full((len(records), width), -1, np.int32)
     for row, r in zip(out, records):
         if name in r.targets: row[len(r.example.prompt.ids):][:len(r.example.reply)] = r.targets[name]
     return out

@@ -8,10 +8,12 @@ __all__ = ['NanoVLConfig', 'letter_ids', 'nano_config', 'NanoVLImageProcessor', 
 
 # %% ../../nbs/30_model/10_nano.ipynb #9def0e7c
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, ProcessorMixin, Qwen3Config, Qwen3Model
 from transformers.feature_extraction_utils import BatchFeature
@@ -21,6 +23,7 @@ from transformers.modeling_utils import slice_logits_to_keep
 from transformers.processing_utils import MultiModalData
 
 from ..core.coordinates import GRID
+from .glimpse import CloseUp, Glimpse, cell_logits
 from .pointing import looks
 from .stem import Stem, token_grid, waves
 from .tokenizer import IMAGE, VISION_END, VISION_START, column_tokens, row_tokens
@@ -30,7 +33,7 @@ class NanoVLConfig(PreTrainedConfig):
     "Sizes of the small policy."
     model_type = 'nano_vl'
     sub_configs_defaults = {'text_config': Qwen3Config}
-    keys_to_ignore_at_inference = ['past_key_values', 'reads', 'targets', 'looks']
+    keys_to_ignore_at_inference = ['past_key_values', 'reads', 'targets', 'looks', 'glances']
 
     text_config: dict | PreTrainedConfig | None = None
     image_token_id: int = 0
@@ -38,6 +41,7 @@ class NanoVLConfig(PreTrainedConfig):
     pointers: list[list[int]] | None = None   # layer and head of those that training teaches to look where a point lies
     stem_channels: int = 64          # of a cell
     stem_blocks: int = 3             # residual blocks
+    glimpse: int | None = None       # the decoder's layer that looks at cells (`model.glimpse`)
     tie_word_embeddings: bool = True
 
 def letter_ids(
@@ -55,13 +59,15 @@ def nano_config(
     heads: int = 4,
     inner: int = 768,      # width within a feed-forward layer
     context: int = 4096,   # tokens
+    glimpse: bool = True,  # whether one more layer looks at cells
     **kwargs,              # of `NanoVLConfig`
 ) -> NanoVLConfig:
     "A configuration for a tokenizer."
-    text = dict(model_type='qwen3', vocab_size=-(-len(tokenizer) // 64) * 64, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
+    text = dict(model_type='qwen3', vocab_size=-(-len(tokenizer) // 64) * 64, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers + glimpse, num_attention_heads=heads,
                 num_key_value_heads=heads, head_dim=hidden // heads, max_position_embeddings=context, rope_parameters=dict(rope_type='default', rope_theta=10_000.),
                 pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, tie_word_embeddings=True)
-    return NanoVLConfig(text_config=text, image_token_id=tokenizer.convert_tokens_to_ids(IMAGE), letter_ids=letter_ids(tokenizer), pointers=[[layers // 2, 0], [layers * 2 // 3, 0]], **kwargs)
+    return NanoVLConfig(text_config=text, image_token_id=tokenizer.convert_tokens_to_ids(IMAGE), letter_ids=letter_ids(tokenizer), pointers=[[layers // 2, 0], [layers * 2 // 3, 0]],
+                        glimpse=layers * 2 // 3 + 1 if glimpse else None, **kwargs)
 
 # %% ../../nbs/30_model/10_nano.ipynb #86c10ef3
 class NanoVLImageProcessor(BaseImageProcessor):
@@ -105,10 +111,11 @@ class NanoVLProcessor(ProcessorMixin):
 # %% ../../nbs/30_model/10_nano.ipynb #fced1f8d
 @dataclass
 class NanoVLOutput(CausalLMOutputWithPast):
-    "The usual outputs, and three that training can use."
+    "The usual outputs, and four that training can use."
     reads: list[torch.Tensor] | None = None   # for each size of image: character logits (N, CHARACTERS, H/4, W/2)
     targets: torch.Tensor | None = None       # (B, T): logit of "this image token belongs to what is asked for"
     looks: torch.Tensor | None = None         # (n, P, K): where the P pointers look from n asked positions, logits over image tokens
+    glances: torch.Tensor | None = None   # (n, K * WITHIN): where the glimpses of the same positions go, logits over cells
 
 class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
     "Screens and text to text."
@@ -124,18 +131,21 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.model = Qwen3Model._from_config(text)
         self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
         self.target = nn.Linear(text.hidden_size, 1)
+        if config.glimpse is not None:
+            self.closeup = CloseUp(config.stem_channels, self.stem.guess.out_channels)
+            self.model.layers[config.glimpse] = Glimpse(text.hidden_size, config.stem_channels, config.glimpse)
         self.post_init()
 
     def image_features(self,
         pixel_values: torch.Tensor,  # uint8 (N, H, W, 3), padded
         image_sizes: torch.Tensor,   # int (N, 2)
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:  # tokens (T, hidden) of each image; character logits of each size
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:  # tokens (T, hidden) of each image, with their cells behind (T, hidden + F); character logits of each size
         "What the stem sees."
         tokens, reads = [None] * len(image_sizes), []
-        letters = self.model.embed_tokens.weight[self.config.letter_ids] if self.config.letter_ids else None
         for h, w in dict.fromkeys(map(tuple, image_sizes.tolist())):
             at = (image_sizes == image_sizes.new_tensor([h, w])).all(1).nonzero()[:, 0].tolist()
-            seen, read = self.stem(pixel_values[at, :h, :w], letters)
+            seen, fine, read = self.stem(pixel_values[at, :h, :w], self.letters)
+            if self.config.glimpse is not None: seen = torch.cat([seen, self.closeup(fine, self.stem.guess(read.softmax(1)), (h, w))], -1)
             for i, o in zip(at, seen.flatten(1, 2)): tokens[i] = o
             reads.append(read)
         return tokens, reads
@@ -144,33 +154,47 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         "Tokens of each image as `pooler_output`, which `forward` takes back as `mm_encoder_outputs`: transformers' convention."
         return BaseModelOutputWithPooling(pooler_output=self.image_features(pixel_values, image_sizes)[0])
 
-    def embed(self, input_ids: torch.Tensor, tokens: list[torch.Tensor] | None) -> torch.Tensor:
-        "(B, T, hidden), images in their places. Raises `ValueError` where their number does not fit."
+    @property
+    def letters(self) -> torch.Tensor | None:
+        "(95, hidden): embeddings of the printable ASCII characters."
+        return self.model.embed_tokens.weight[self.config.letter_ids] if self.config.letter_ids else None
+
+    def embed(self, input_ids: torch.Tensor, tokens: list[torch.Tensor] | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        "(B, T, hidden), images in their places; and for `model.glimpse` the cells of each row (B, K, F) and the places. Raises `ValueError` where their number does not fit."
         embeds, places = self.model.embed_tokens(input_ids), input_ids == self.config.image_token_id
-        if tokens is None: return embeds
+        if tokens is None: return embeds, {}
         n = sum(map(len, tokens))
         if n != places.sum(): raise ValueError(f'{n} image tokens for {int(places.sum())} places: render prompt and images together')
-        return embeds.masked_scatter(places[..., None], torch.cat(tokens).to(embeds.dtype))
+        seen, fine = torch.cat(tokens).to(embeds.dtype).tensor_split([embeds.shape[2]], 1)
+        cells = dict(fine=pad_sequence(fine.split(places.sum(1).tolist()), batch_first=True), images=places) if fine.shape[1] else {}
+        return embeds.masked_scatter(places[..., None], seen), cells
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None, pixel_values=None, image_sizes=None,
                 image_tokens=None, mm_encoder_outputs=None, labels=None, use_cache=None, logits_to_keep=0, point_at=None, sight=None, **kwargs) -> NanoVLOutput:
-        "Next-token logits; `image_tokens`, what `image_features` gave before, spares the stem. With `point_at` and `sight` (`model.pointing`), where the pointers look."
-        reads = None
+        "Next-token logits; `image_tokens`, what `image_features` gave before, spares the stem. With `point_at` and `sight` (`model.pointing`), where pointers and glimpses look."
+        reads, cells = None, {}
         if mm_encoder_outputs: image_tokens = mm_encoder_outputs['image'].pooler_output
         if pixel_values is not None and image_tokens is None: image_tokens, reads = self.image_features(pixel_values, image_sizes)
-        if inputs_embeds is None: inputs_embeds = self.embed(input_ids, image_tokens)
+        if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
+        if self.config.glimpse is not None: kwargs |= dict(cells, spell=partial(self.stem.spell, letters=self.letters) if self.config.letter_ids else None)
         out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, output_hidden_states=point_at is not None, **kwargs)
         hidden = out.last_hidden_state
         logits = self.lm_head(slice_logits_to_keep(hidden, logits_to_keep))
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size)
         return NanoVLOutput(loss=loss, logits=logits, past_key_values=out.past_key_values, hidden_states=(hidden,), reads=reads, targets=self.target(hidden)[..., 0],
-                            looks=None if point_at is None else self.looks(out.hidden_states, point_at, sight))
+                            looks=None if point_at is None else self.looks(out.hidden_states, point_at, sight),
+                            glances=self.glances(out.hidden_states, cells, point_at, sight) if cells and point_at is not None else None)
 
     def looks(self, hidden_states: tuple[torch.Tensor, ...], point_at: torch.Tensor, sight: torch.Tensor) -> torch.Tensor:
         "(n, P, K): attention logits of the pointers; positions count from 0 in each row."
         cos, sin = self.model.rotary_emb(hidden_states[0], torch.arange(hidden_states[0].shape[1], device=point_at.device)[None])
         layers = [(self.model.layers[n], hidden_states[n], head) for n, head in self.config.pointers]
         return torch.stack([looks(o.self_attn, o.input_layernorm(h), cos, sin, head, point_at, sight) for o, h, head in layers], 1)
+
+    def glances(self, hidden_states: tuple[torch.Tensor, ...], cells: dict, point_at: torch.Tensor, sight: torch.Tensor) -> torch.Tensor:
+        "(n, K * WITHIN): attention logits of the glimpses."
+        layer, (b, t) = self.model.layers[self.config.glimpse], point_at.unbind(1)
+        return cell_logits(layer.asked(hidden_states[self.config.glimpse][b, t]), **cells, row=b, sight=sight)
 
     def prepare_inputs_for_generation(self, input_ids, is_first_iteration=False, pixel_values=None, image_sizes=None, image_tokens=None, **kwargs):
         "Images go in once, with the prompt."

@@ -17,6 +17,7 @@ import lightning as L
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
@@ -27,6 +28,7 @@ from ..flywheel.records import Source, check_split
 from ..flywheel.streams import Stream
 from ..model.pointing import pointing_loss
 from ..model.policy import Policy, before
+from ..model.stem import WITHIN
 from .callbacks import Keep, Online, Speed
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
@@ -47,7 +49,7 @@ class SFTConfig:
     clip: float = 1.                # largest norm of the gradient; 0: any
     reads: float = 1.               # weight of the loss on characters
     targets: float = .5             # weight of the loss on places
-    looks: float = 1.               # weight of the loss on where pointers look
+    looks: float = 1.               # weight of the losses on where pointers and glimpses look
     frozen: tuple[str, ...] = ()    # parameters that stay as they are: beginnings of their names, such as 'stem.cells'
     precision: str = 'auto'         # 'auto': bf16 autocast where it is faster; else what Lightning calls it, such as 'bf16-true'
     accelerator: str = 'auto'       # 'auto' | 'cpu' | 'gpu'
@@ -79,7 +81,8 @@ def batch_losses(
     losses = dict(own=own_loss(out.logits, batch['input_ids'][batch['own']], batch['mean_own']))
     if 'reads' in dense and 'reads' in batch and getattr(out, 'reads', None): losses['reads'] = read_loss(out.reads, batch['image_sizes'], batch['reads'])
     if 'targets' in dense and 'targets' in batch and getattr(out, 'targets', None) is not None: losses['targets'] = target_loss(out.targets, batch['targets'])
-    if 'looks' in dense and getattr(out, 'looks', None) is not None: losses['looks'] = pointing_loss(out.looks, batch['point_cell'])
+    if 'looks' in dense and getattr(out, 'looks', None) is not None: losses['looks'] = pointing_loss(out.looks, batch['point_cell'] // WITHIN)
+    if 'looks' in dense and getattr(out, 'glances', None) is not None: losses['glances'] = F.cross_entropy(out.glances, batch['point_cell'])
     return losses
 
 # %% ../../nbs/70_train/00_sft.ipynb #3e874f72
@@ -91,7 +94,7 @@ def task_counts(
     "fp32 (tasks, 4): summed nats, own tokens, replies, and replies right in every token."
     own, ids = batch['own'], batch['input_ids'][batch['own']]
     row = own.nonzero()[:, 0]
-    nll = torch.nn.functional.cross_entropy(logits.float(), ids, reduction='none')
+    nll = F.cross_entropy(logits.float(), ids, reduction='none')
     sums = nll.new_zeros(len(own), 3).index_add_(0, row, torch.stack([nll, torch.ones_like(nll), (logits.argmax(1) != ids).to(nll)], 1))
     facts = torch.stack([sums[:, 0], sums[:, 1], torch.ones_like(sums[:, 0]), (sums[:, 2] == 0).to(nll)], 1)
     return nll.new_zeros(tasks, 4).index_add_(0, batch['task'], facts)
@@ -151,7 +154,7 @@ class SFT(L.LightningModule):
     def training_step(self, batch: Mapping, batch_idx: int) -> torch.Tensor:
         "The weighted losses of a batch."
         out = run_policy(self.policy, batch)
-        weights = dict(own=1., reads=self.config.reads, targets=self.config.targets, looks=self.config.looks)
+        weights = dict(own=1., reads=self.config.reads, targets=self.config.targets, looks=self.config.looks, glances=self.config.looks)
         losses = batch_losses(out, batch, [k for k, v in weights.items() if v])
         self.log_dict({f'train/{k}': v.detach() for k, v in losses.items()}, batch_size=1)
         self.log('loss', losses['own'].detach(), prog_bar=True, logger=False, batch_size=1)
