@@ -7,6 +7,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest, pytest_asyncio
 
+from tests.waiting import until
 from uitars_nb.core.coordinates import to_grid
 from uitars_nb.core.types import Action, EventKind, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
@@ -61,13 +62,6 @@ def page(body, script='', title='Test'):
     return 'data:text/html;charset=utf-8,' + quote(f'<!doctype html><title>{title}</title><body style="margin:0">{body}<script>{script}</script>')
 
 async def act(session, name, **args): await session.act(Action(name, args))
-
-async def until(fact, seconds=20):
-    "Wait until `fact()` is true, as long as a slow machine may need."
-    end = time.monotonic() + seconds
-    while not fact():
-        assert time.monotonic() < end, 'it never happened'
-        await asyncio.sleep(.01)
 
 def grid(x, y): return (round(1000 * x / SIZE[0]), round(1000 * y / SIZE[1]))
 

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.waiting import until
 from uitars_nb.core.coordinates import to_pixel
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
@@ -26,17 +27,6 @@ missing = [o for o in ('Xvfb', 'openbox', 'tint2', 'xclip', 'mousepad', 'xterm',
 pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
 WINDOW = Path(__file__).with_name('desktop_window.py')
 PATIENT = Looking(quiet=.15, most=3, timeout=60)
-
-
-async def until(ready, seconds=20):
-    "Wait until `ready()` is true; its value."
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = ready()
-        if asyncio.iscoroutine(value): value = await value
-        if value: return value
-        await asyncio.sleep(.03)
-    raise AssertionError('it never came true')
 
 
 def opened(size=(640, 480), **config): return DesktopSession(DesktopConfig(size=size, looking=PATIENT, start_timeout=90, **dict(jail=None) | config))

@@ -21,6 +21,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.bench.bench_manager import Server, faults, serving
+from tests.waiting import until
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Sync, run
 from uitars_nb.sandbox.client import LeasedPool, ManagerClient, RemoteSession
@@ -57,13 +58,6 @@ def is_open(manager):
 
 
 def workers_of(folder): return Server(folder).workers()
-
-
-async def until(condition, timeout=30):
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, 'it never came to pass'
-        await asyncio.sleep(.02)
 
 
 def sessions(manager):

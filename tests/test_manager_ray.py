@@ -1,10 +1,9 @@
 "The manager over a Ray cluster of several nodes on this machine, one of which is killed."
-import asyncio
 import socket
-import time
 
 import pytest
 
+from tests.waiting import until
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.sandbox.client import RemoteSession
@@ -47,13 +46,6 @@ def session(lease):
     return RemoteSession(Nobody(), lease)
 
 
-async def until(condition, timeout=120):
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, 'it never came to pass'
-        await asyncio.sleep(.05)
-
-
 def nodes():
     "Which node each worker runs on."
     actors = ray._private.state.actors().values()
@@ -72,13 +64,13 @@ async def test_a_node_is_killed_in_mid_run(cluster, tmp_path):
     await manager.stop()   # the next manager finds the actors by their names
     manager = await Manager(config).start()
     manager.listeners['ann'].add(lambda id, reason: told.update({id: reason}))
-    await until(lambda: all(o.link.url for o in manager.leases.values()) and len(manager.leases) == 4)
+    await until(lambda: all(o.link.url for o in manager.leases.values()) and len(manager.leases) == 4, 120)
     assert {(await session(o).observe()).title for o in leases} == {o.id for o in leases}
 
     doomed = next(n for n in cluster.nodes if n.node_id == nodes()[manager.leases[leases[0].id].link.row.id])
     mine = {o.id for o in leases if o.url == leases[0].url}
     cluster.remove_node(doomed, allow_graceful=False)
-    await until(lambda: {*told} == mine)
+    await until(lambda: {*told} == mine, 120)
     assert {*told.values()} == {'its worker died'}
     for o in leases:
         if o.id in mine:
@@ -89,5 +81,5 @@ async def test_a_node_is_killed_in_mid_run(cluster, tmp_path):
     new = await manager.acquire('ann', 'simulated', wait=120)
     assert (await session(new).observe()).title == ''
     assert await manager.drain(0) == 3
-    await until(lambda: not nodes())
+    await until(lambda: not nodes(), 120)
     await manager.stop()

@@ -3,7 +3,6 @@ import asyncio
 import json
 import re
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.bench.bench_manager import serving
+from tests.waiting import until
 from uitars_nb.core.types import Action, Event, EventKind
 from uitars_nb.sandbox.browser import BrowserConfig
 from uitars_nb.sandbox.clock import ClockConfig
@@ -18,17 +18,6 @@ from uitars_nb.sandbox.messages import unframe
 from uitars_nb.sandbox.pool import BrowserPool
 
 pytestmark = pytest.mark.timeout(180)
-
-
-async def until(ready, seconds=30):
-    "Wait until `ready()` is true; its value."
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = ready()
-        if asyncio.iscoroutine(value): value = await value
-        if value: return value
-        await asyncio.sleep(.05)
-    raise AssertionError('it never came true')
 
 
 def token_of(server): return (server.folder/'token').read_text().strip()

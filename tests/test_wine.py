@@ -1,11 +1,11 @@
 "Windows programs under Wine, on real displays."
 import asyncio
 import shutil
-import time
 
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import ActionError
 from uitars_nb.sandbox.desktop import DesktopConfig, drop_sockets, jail_for_desktop
@@ -15,15 +15,6 @@ from uitars_nb.sandbox.windows import WINDOWS, WindowsSession, link_libraries, o
 
 wine = pytest.mark.skipif(not shutil.which('wine') or not shutil.which('Xvfb'), reason='Wine or the desktop is not installed: make windows')
 PATIENT = Looking(quiet=.1, most=3, timeout=60)
-
-
-async def until(ready, seconds=30):
-    "Wait until `ready()` is true."
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if value := await ready(): return value
-        await asyncio.sleep(.05)
-    raise AssertionError('it never came true')
 
 
 @pytest.fixture(params=['jail', 'guest'])
