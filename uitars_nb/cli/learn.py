@@ -18,7 +18,7 @@ from .train import train
 
 # %% ../../nbs/90_cli/25_learn.ipynb #6657695c
 READER = Path(__file__).parents[1] / 'checkpoints/ct' if '__file__' in globals() else Path('../../uitars_nb/checkpoints/ct')
-SEEING = ['stem.cells', 'stem.reads']   # what has learned to read and stays as it is
+SEEING = ['stem', 'closeup']   # what has learned to read and stays as it is
 
 def learn(
     out: Path,        # the run's directory
@@ -55,7 +55,7 @@ def run(
     suite: Annotated[str, typer.Option(help='A suite or a single task.')] = 'miniwob/quick',
     start: Annotated[Path, typer.Option(help="A checkpoint's directory; by default the one that can only read.")] = READER,
     demos: Annotated[int, typer.Option(help='Demonstrations of each task.', min=1)] = 80,
-    steps: Annotated[int, typer.Option(help='Steps of the optimiser.', min=1)] = 250,
+    steps: Annotated[int, typer.Option(help='Steps of the optimiser.', min=1)] = 220,
     updates: Annotated[int, typer.Option(help='Updates of PPO after that; 0: none.', min=0)] = 0,
     episodes: Annotated[int, typer.Option(help='Test episodes of each task, before and after.', min=1)] = 20,
     out: Annotated[Path, typer.Option(help='Directory of the run; resumed where it exists.')] = Path('runs/main'),

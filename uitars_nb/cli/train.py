@@ -131,7 +131,7 @@ def train(
     policy = first_policy(start, seed)
     sources = corpora(policy, out, pages, demos, questions)
     weights = dict(demos=share, pages=1 - share) if len(sources) == 2 else None
-    reads = 0. if frozen and 'stem.reads' in frozen else SFTConfig.reads
+    reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
     config = SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, frozen=tuple(frozen or ()), online_every=probe_every, seed=seed)
     print('The policy is in', fit(policy, sources, out, config, weights, evaluate=prober() if probe_every else None))

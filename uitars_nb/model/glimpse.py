@@ -106,8 +106,8 @@ def cell_logits(
 ) -> torch.Tensor:
     "fp32 (n, S * WITHIN): logits over the cells of a row's newest screen, -inf beyond."
     order, parts = row.argsort(stable=True), []
-    for b, (end, n) in enumerate(zip(images.sum(1).tolist(), (sight >= 0).sum(1).tolist())):
-        key = fine[b, end - n:end].chunk(2, 1)[0].reshape(-1, query.shape[1])
+    for b, (cells, end, n) in enumerate(zip(fine.unbind(), images.sum(1).tolist(), (sight >= 0).sum(1).tolist())):   # indexing a row would fill a gradient of all rows each time
+        key = cells[end - n:end].chunk(2, 1)[0].reshape(-1, query.shape[1])
         logits = (query[order][row[order] == b] @ key.to(query.dtype).T).float()
         parts.append(F.pad(logits, (0, (sight.shape[1] - n) * WITHIN), value=-torch.inf))
     return torch.cat(parts)[torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))]
@@ -122,10 +122,10 @@ class Glimpse(nn.Module):
     ):
         super().__init__()
         self.wide, self.channels, self.layer = channels + MORE, channels, layer
-        self.norm, self.query, self.gate = nn.RMSNorm(hidden, eps=1e-6), nn.Linear(hidden, self.wide, bias=False), nn.Linear(hidden, 1)
+        self.norm, self.query, self.gates = nn.RMSNorm(hidden, eps=1e-6), nn.Linear(hidden, self.wide, bias=False), nn.Linear(hidden, 3)
         self.tell = nn.Linear(channels, hidden, bias=False)
         self.sharp = nn.Parameter(torch.tensor([2.]))        # of the attention
-        self.loud = nn.Parameter(torch.tensor([.5, .25]))    # of the letter and of the place
+        self.loud = nn.Parameter(torch.tensor([1., .5]))     # of the letter and of the place
 
     def asked(self, hidden: torch.Tensor) -> torch.Tensor:
         "Queries (..., C + MORE), scaled."
@@ -151,10 +151,11 @@ class Glimpse(nn.Module):
         out = F.scaled_dot_product_attention(query[:, None], key, value, mask, scale=1.)[:, 0]
         cells, place = out[..., :self.channels], out[..., self.channels:].detach().float()
         x, y = place[..., 0] + place[..., 2], place[..., 1] + place[..., 3]
-        added = self.loud[1] * torch.cat([waves(o, hidden.shape[-1] // 2) for o in (x, y)], -1)
-        if spell is not None: added = added + self.loud[0] * spell(cells)
+        look, letter, where = self.gates(self.norm(hidden)).sigmoid().split(1, -1)
+        added = where * self.loud[1] * torch.cat([waves(o, hidden.shape[-1] // 2) for o in (x, y)], -1)
+        if spell is not None: added = added + letter * self.loud[0] * spell(cells)
         size = hidden.detach().float().square().mean(-1, keepdim=True).sqrt()
-        return some * self.gate(self.norm(hidden)).sigmoid() * (self.tell(cells) + size * added)
+        return some * (look * self.tell(cells) + size * added)
 
 def _left(images, width):
     "(B, width): where the image tokens of each row are; anywhere beyond them."
