@@ -321,6 +321,7 @@ def lora(**kw):
 
 @kinds
 def test_an_adapter_alone_is_trained_saved_and_loaded(load, home, tmp_path, kind):
+    torch.manual_seed(0)   # of the adapter: what rounding makes of its merging depends on its size
     policy = Policy.from_pretrained(home/kind, dtype=torch.float32, adapter=lora())
     batch = policy.collate(decisions(policy))
     trained = {k for k, p in policy.model.named_parameters() if p.requires_grad}
@@ -340,7 +341,7 @@ def test_an_adapter_alone_is_trained_saved_and_loaded(load, home, tmp_path, kind
         assert {k for k, p in alone.model.named_parameters() if p.requires_grad} == trained, 'it goes on training what it trained'
     assert alone.dialect == policy.dialect
     checkpoints.merge(policy.model)
-    with torch.no_grad(): assert (policy.logps(batch) - logp).abs().max() < 5e-4
+    with torch.no_grad(): assert (policy.logps(batch) - logp).abs().max() < 1e-4
     policy.save(tmp_path/'merged')
     with torch.no_grad(): assert torch.equal(Policy.from_pretrained(tmp_path/'merged').logps(batch), policy.logps(batch))
 
