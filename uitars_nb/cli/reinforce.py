@@ -27,6 +27,9 @@ def reinforce(
     pretrain: Annotated[int, typer.Option(help='Batches of value pretraining, at most; 0: none.', min=0)] = 60,
     epochs: Annotated[int, typer.Option(help='Passes over the trajectories of an update.', min=1)] = 2,
     lr: Annotated[float, typer.Option(help="Learning rate of the actor; the critic's is twice as high.")] = 1e-4,
+    muon: Annotated[bool, typer.Option(help='Muon for the matrices, at three to five times the rate; else AdamW for all.')] = False,
+    shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .01; else a network of its own.")] = False,
+    positive: Annotated[float, typer.Option(help="Weight of the likelihood of successful trajectories' tokens.", min=0)] = 0.,
     curriculum: Annotated[str, typer.Option(help='uniform or learnable.')] = 'uniform',
     frozen: Annotated[list[str] | None, typer.Option(help='Beginnings of the names of parameters that stay as they are, such as stem.cells.')] = None,
     browsers: Annotated[int, typer.Option(help='Chromium processes.', min=1)] = 1,
@@ -40,11 +43,14 @@ def reinforce(
     from uitars_nb.agent.playing import ActorConfig
     from uitars_nb.tasks.base import suite as instances
     from uitars_nb.train.ppo import PPOConfig
+    from uitars_nb.train.update import Objective
     from uitars_nb.train.reinforce import fitting_hardware, pretrain_value, reinforce as learn
     from uitars_nb.train.value import ValueConfig
     import uitars_nb.tasks.miniwob
     if algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
     actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, curriculum, seed, browsers=browsers, pages=pages)
+    critic_lr = .01 if shared else 2 * lr
     hardware, still = fitting_hardware(start, out, out / 'value'), tuple(frozen or ())
-    critic = pretrain_value(start, out / 'value', actor, ValueConfig(batches=pretrain, lr=2 * lr, frozen=still, seed=seed), hardware) if pretrain and algorithm == 'ppo' else None
-    print('The policy is in', learn(start, out, actor, PPOConfig(algorithm, updates, epochs, lr=lr, critic_lr=2 * lr, frozen=still, seed=seed), critic, hardware))
+    critic = pretrain_value(start, out / 'value', actor, ValueConfig(batches=pretrain, lr=critic_lr, muon=muon, shared=shared, frozen=still, seed=seed), hardware) if pretrain and algorithm == 'ppo' else None
+    config = PPOConfig(algorithm, updates, epochs, lr=lr, critic_lr=critic_lr, muon=muon, shared=shared, objective=Objective(positive_nll=positive), frozen=still, seed=seed)
+    print('The policy is in', learn(start, out, actor, config, critic, hardware))

@@ -76,7 +76,7 @@ def point_shape(page, rng):
 # %% ../../nbs/60_flywheel/13_pointing.ipynb #10bea7b1
 COLOUR = ['Click on the {} shape.', 'Click the {} one.']
 
-@asks('point_colour', 2)
+@asks('point_colour', 5)
 def point_colour(page, rng):
     "A shape by its colour."
     things = [o for o in of_kind(page, *SHAPES) if o.colour]

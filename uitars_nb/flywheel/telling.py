@@ -66,7 +66,7 @@ def value(page, rng):
 # %% ../../nbs/60_flywheel/14_telling.ipynb #927f5cf5
 WHICH = ['Which colour is the {} at {}?', 'What color is the {} at {}?']
 
-@asks('colour_at', 2)
+@asks('colour_at', 5)
 def colour_at(page, rng):
     "The colour of the shape at a point."
     for o in of_kind(page, *SHAPES):

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .stem import CELL, TOKEN, WITHIN, waves
+from .stem import CELL, CHARACTERS, NAMES, TOKEN, WITHIN, spelled, waves
 
 # %% ../../nbs/30_model/09_glimpse.ipynb #29345c0a
 MORE = 8   # numbers of a cell's key and value beyond the stem's channels
@@ -42,7 +42,7 @@ class CloseUp(nn.Module):
     "What the stem hands on of its cells: keys to find them by, and what is seen there."
     def __init__(self,
         channels: int,     # of a cell
-        guess: int,        # of its guess at a character
+        guess: int,        # of the digest of its names
         middle: int = 32,  # channels between the two convolutions
         reach: int = 11,   # cells of a row that a key knows of: the letter before, and the one behind
         place: int = 64,
@@ -52,18 +52,17 @@ class CloseUp(nn.Module):
         self.where, self.place = nn.Linear(place, channels + MORE, bias=False), place
 
     def forward(self,
-        fine: torch.Tensor,    # cells (N, C, H, W)
-        guess: torch.Tensor,   # (N, guess, H, W)
+        cells: torch.Tensor,   # (N, C + guess, H, W), as `Stem.named` gives them
         size: tuple[int, int], # height, width of the screens in pixels
     ) -> torch.Tensor:
         "(N, rows, cols, 2 * WITHIN * (C + MORE)): keys, and values of cells and their places."
-        (n, c, h, w), of_token = fine.shape, [t // s for t, s in zip(TOKEN, CELL)]
-        xy = cell_places(*size, h // of_token[0], w // of_token[1], fine.device)
-        code = self.where(torch.cat([waves(o, self.place // 2) for o in xy], -1).to(fine.dtype))
-        key = F.rms_norm(self.around(F.gelu(self.near(torch.cat([fine, guess], 1)))).movedim(1, -1) + code, code.shape[-1:]).movedim(-1, 1)
+        (n, _, h, w), of_token = cells.shape, [t // s for t, s in zip(TOKEN, CELL)]
+        xy = cell_places(*size, h // of_token[0], w // of_token[1], cells.device)
+        code = self.where(torch.cat([waves(o, self.place // 2) for o in xy], -1).to(cells.dtype))
+        key = F.rms_norm(self.around(F.gelu(self.near(cells))).movedim(1, -1) + code, code.shape[-1:]).movedim(-1, 1)
         coarse = (xy * 64).floor() / 64
-        places = F.pad(torch.cat([coarse, xy - coarse]), (0, 0, 0, 0, 0, MORE - 4)).to(fine.dtype)
-        value = torch.cat([fine, places.expand(n, -1, -1, -1)], 1)
+        places = F.pad(torch.cat([coarse, xy - coarse]), (0, 0, 0, 0, 0, MORE - 4)).to(cells.dtype)
+        value = torch.cat([cells[:, :self.where.out_features - MORE], places.expand(n, -1, -1, -1)], 1)
         return torch.cat([by_token(o).flatten(3) for o in (key, value)], -1)
 
 # %% ../../nbs/30_model/09_glimpse.ipynb #46456c61
@@ -123,7 +122,7 @@ class Glimpse(nn.Module):
         super().__init__()
         self.wide, self.channels, self.layer = channels + MORE, channels, layer
         self.norm, self.query, self.gates = nn.RMSNorm(hidden, eps=1e-6), nn.Linear(hidden, self.wide, bias=False), nn.Linear(hidden, 3)
-        self.tell = nn.Linear(channels, hidden, bias=False)
+        self.tell = nn.Linear(channels + sum(NAMES[1:]), hidden, bias=False)
         self.sharp = nn.Parameter(torch.tensor([2.]))        # of the attention
         self.loud = nn.Parameter(torch.tensor([1., .5]))     # of the letter and of the place
 
@@ -131,8 +130,8 @@ class Glimpse(nn.Module):
         "Queries (..., C + MORE), scaled."
         return F.rms_norm(self.query(self.norm(hidden)), (self.wide,)) * (self.sharp * self.wide ** -.5).to(hidden.dtype)
 
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, fine=None, images=None, spell: Callable | None = None, **kwargs) -> torch.Tensor:
-        "(B, T, hidden). `fine` (B, K, F) and `images` (B, T) as `known_cells` takes them; `spell` turns what is seen of cells (..., C) into letters (..., hidden)."
+    def forward(self, hidden_states, attention_mask=None, past_key_values=None, fine=None, images=None, names: Callable | None = None, letters: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
+        "(B, T, hidden). `fine` (B, K, F) and `images` (B, T) as `known_cells` takes them; `names` is `Stem.names`, and `letters` what `stem.spelled` takes."
         if images is None: images = hidden_states.new_zeros(hidden_states.shape[:2], dtype=torch.bool)
         if fine is None: fine = hidden_states.new_zeros(len(images), 0, 2 * WITHIN * self.wide)
         key, value, known = known_cells(fine, images, past_key_values, self.layer)
@@ -141,10 +140,10 @@ class Glimpse(nn.Module):
         sees = visible(attention_mask, images, known)[:, first:]
         if not sees.any(): return hidden_states
         if past_key_values is None: sees = sees.gather(2, _left(images, key.shape[1])[:, None].expand(-1, sees.shape[1], -1))
-        seen = self._look(hidden_states[:, first:], key, value, sees, spell)
+        seen = self._look(hidden_states[:, first:], key, value, sees, names, letters)
         return hidden_states + F.pad(seen.to(hidden_states.dtype), (0, 0, first, 0))
 
-    def _look(self, hidden, key, value, sees, spell):
+    def _look(self, hidden, key, value, sees, names, letters):
         query, some = self.asked(hidden), sees.any(2, keepdim=True)
         key, value = (o.unflatten(2, (WITHIN, self.wide)).flatten(1, 2)[:, None].to(query.dtype) for o in (key, value))
         mask = None if (sees | ~some).all() else (sees | ~some)[:, None].repeat_interleave(WITHIN, 3)
@@ -153,9 +152,10 @@ class Glimpse(nn.Module):
         x, y = place[..., 0] + place[..., 2], place[..., 1] + place[..., 3]
         look, letter, where = self.gates(self.norm(hidden)).sigmoid().split(1, -1)
         added = where * self.loud[1] * torch.cat([waves(o, hidden.shape[-1] // 2) for o in (x, y)], -1)
-        if spell is not None: added = added + letter * self.loud[0] * spell(cells)
+        known = names(cells)
+        if letters is not None: added = added + letter * self.loud[0] * spelled(known[..., 1:CHARACTERS - 1], letters)
         size = hidden.detach().float().square().mean(-1, keepdim=True).sqrt()
-        return some * (look * self.tell(cells) + size * added)
+        return some * (look * self.tell(torch.cat([cells, known[..., CHARACTERS:]], -1)) + size * added)
 
 def _left(images, width):
     "(B, width): where the image tokens of each row are; anywhere beyond them."

@@ -9,7 +9,6 @@ __all__ = ['NanoVLConfig', 'letter_ids', 'nano_config', 'NanoVLImageProcessor', 
 # %% ../../nbs/30_model/10_nano.ipynb #9def0e7c
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -154,8 +153,8 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         tokens, reads = [None] * len(image_sizes), []
         for h, w in dict.fromkeys(map(tuple, image_sizes.tolist())):
             at = (image_sizes == image_sizes.new_tensor([h, w])).all(1).nonzero()[:, 0].tolist()
-            seen, fine, read = self.stem(pixel_values[at, :h, :w], self.letters)
-            if self.config.glimpse is not None: seen = torch.cat([seen, self.closeup(fine, self.stem.guess(read.softmax(1)), (h, w))], -1)
+            seen, cells, read = self.stem(pixel_values[at, :h, :w], self.letters)
+            if self.config.glimpse is not None: seen = torch.cat([seen, self.closeup(cells, (h, w))], -1)
             for i, o in zip(at, seen.flatten(1, 2)): tokens[i] = o
             reads.append(read)
         return tokens, reads
@@ -186,7 +185,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if mm_encoder_outputs: image_tokens = mm_encoder_outputs['image'].pooler_output
         if pixel_values is not None and image_tokens is None: image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
-        if self.config.glimpse is not None: kwargs |= dict(cells, spell=partial(self.stem.spell, letters=self.letters) if self.config.letter_ids else None)
+        if self.config.glimpse is not None: kwargs |= dict(cells, names=self.stem.names, letters=self.letters)
         out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, output_hidden_states=point_at is not None, **kwargs)
         hidden = out.last_hidden_state
         logits = self.lm_head(slice_logits_to_keep(hidden, logits_to_keep))

@@ -40,6 +40,7 @@ class PPOConfig:
     lr: float = 1e-4                              # of the actor
     critic_lr: float = 2e-4                       # above the actor's
     muon: bool = False                            # Muon for the matrices; else AdamW for all
+    shared: bool = False                          # the critic is a head over the actor's own states
     decay: float = 0.                             # weight decay
     warmup: int = 5                               # updates in which the actor's rate rises
     clip: float = 1.                              # largest norm of a gradient

@@ -47,6 +47,7 @@ class ValueConfig:
     part_tokens: int = 8192     # of a forward pass
     lr: float = 4e-4
     muon: bool = False
+    shared: bool = False        # the critic is a head over the policy's own states
     decay: float = 0.
     clip: float = 1.
     gamma: float = 1.
@@ -68,7 +69,7 @@ class ValuePretraining(L.LightningModule):
         self.automatic_optimization = False
         self.__dict__['policy'] = policy
         self.critic, self.config = critic, config
-        freeze(critic.model, config.frozen)
+        if not critic.shared: freeze(critic.model, config.frozen)
         self.losses, self.explained = [], []   # of each batch
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -185,8 +185,14 @@ function scattered(R, L, base) {
     [() => `<span class="free"><label><input type="checkbox" ${R.maybe(.5) ? 'checked' : ''}>${escape(token(R))}</label></span>`, 1], [() => `<span class="free">${field(R, L)}</span>`, .8 * L.level]])();
   return `<div id="wrap">${asked ? query(R, L) : ''}${R.times(n, one).join('')}</div>`;
 }
+function coloured(R, L, base) {  // shapes of many colours, each of its own size
+  const n = R.int(3, 10), palette = R.maybe(.6) ? R.some(COLOURS, n) : R.times(n, () => shade(R)), lined = R.maybe(.6) ? `border: ${R.int(1, 2)}px solid ${R.maybe(.8) ? 'black' : R.pick(DARK)};` : '', asked = L.level > .3 && R.maybe(.5);
+  if (R.maybe(.5)) return `<div id="wrap">${asked ? query(R, L) : ''}${palette.map(c => `<div class="free" style="width: ${R.int(7, 44)}px; height: ${R.int(7, 44)}px; background-color: ${c}; ${lined}"></div>`).join('')}</div>`;
+  const side = R.int(26, 42), cols = Math.floor(156 / side), rows = Math.floor(150 / side), places = R.some([...Array(cols * rows).keys()], Math.min(n, cols * rows));
+  return `<div id="wrap">${asked ? query(R, L) : ''}<svg width="156" height="150">${places.map((k, i) => figure(R, (k % cols + .5) * side, (Math.floor(k / cols) + .5) * side, R.int(7, side - 6), palette[i] === 'white' ? 'red' : palette[i])).join('')}</svg></div>`;
+}
 const packed = (R, L) => `<div style="padding: 2px; line-height: ${R.pick(['normal', 'normal', 1.1, 1.4, 1.8])}; text-align: ${R.pick(['left', 'left', 'left', 'center', 'right', 'justify'])}">${R.times(R.int(1, 4), () => paragraph(R, L, R.int(6, 30))).join('')}</div>`;
-const PAGES = [[miniwob, L => 8 * L], [ordinary, L => 4 * L], [scattered, L => 6 - 2 * L], [packed, L => 1.5 + L], [(R, L) => `<div id="wrap">${L.level > .3 && R.maybe(.6) ? query(R, L) : ''}${R.maybe(.9) ? drawing(R, L) : bigShape(R)}</div>`, L => 1.5], [(R, L) => `<div style="padding: 4px">${squares(R, L)}${R.maybe(.3) ? squares(R, L) : ''}</div>`, L => .7]];
+const PAGES = [[miniwob, L => 8 * L], [ordinary, L => 4 * L], [scattered, L => 6 - 2 * L], [packed, L => 1.5 + L], [coloured, L => 2.5], [(R, L) => `<div id="wrap">${L.level > .3 && R.maybe(.6) ? query(R, L) : ''}${R.maybe(.9) ? drawing(R, L) : bigShape(R)}</div>`, L => 1.5], [(R, L) => `<div style="padding: 4px">${squares(R, L)}${R.maybe(.3) ? squares(R, L) : ''}</div>`, L => .7]];
 // ---- pages for probes: one thing asked of many alike, in strings that nothing but reading can tell
 const CLEAR = (LOWER + UPPER).replace(/[lI]/g, '');
 const four = R => R.times(4, () => R.pick(CLEAR)).join('');
