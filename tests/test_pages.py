@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.timeout(180)]
 browser_test = pytest.mark.asyncio(loop_scope='module')
 SEEDS = seeds('train', 50, 'sheet', 999_000)
 ADOPT = "(() => { const s = new CSSStyleSheet(); s.replaceSync(%r); document.adoptedStyleSheets.push(s) })()"
-PLAIN = '* { text-decoration: none !important }'
+PLAIN = '* { text-decoration: none !important; list-style-type: none !important }'   # lines and bullets are ink, and no characters
 BARE = '''* { -webkit-text-fill-color: transparent !important } svg text { fill: transparent !important } ::placeholder, option { -webkit-text-fill-color: transparent !important; color: transparent !important }'''.replace('\n', ' ')
 
 
