@@ -185,7 +185,7 @@ function scattered(R, L, base) {
     [() => `<span class="free"><label><input type="checkbox" ${R.maybe(.5) ? 'checked' : ''}>${escape(token(R))}</label></span>`, 1], [() => `<span class="free">${field(R, L)}</span>`, .8 * L.level]])();
   return `<div id="wrap">${asked ? query(R, L) : ''}${R.times(n, one).join('')}</div>`;
 }
-function coloured(R, L, base) {  // shapes of many colours, each of its own size
+function coloured(R, L) {  // shapes of many colours, each of its own size
   const n = R.int(3, 10), palette = R.maybe(.6) ? R.some(COLOURS, n) : R.times(n, () => shade(R)), lined = R.maybe(.6) ? `border: ${R.int(1, 2)}px solid ${R.maybe(.8) ? 'black' : R.pick(DARK)};` : '', asked = L.level > .3 && R.maybe(.5);
   if (R.maybe(.5)) return `<div id="wrap">${asked ? query(R, L) : ''}${palette.map(c => `<div class="free" style="width: ${R.int(7, 44)}px; height: ${R.int(7, 44)}px; background-color: ${c}; ${lined}"></div>`).join('')}</div>`;
   const side = R.int(26, 42), cols = Math.floor(156 / side), rows = Math.floor(150 / side), places = R.some([...Array(cols * rows).keys()], Math.min(n, cols * rows));
