@@ -158,6 +158,14 @@ async def test_typing(session, text):
     await act(session, 'type', content=text)
     assert await session.evaluate('i.value') == text
 
+async def test_autofocus_before_the_first_look(session):
+    "The first frames of a new renderer may pass without it: one in three did on a busy machine."
+    for i in range(12):
+        await session.reset()
+        await session.goto(page('<input id=i autofocus>'))
+        await act(session, 'type', content=f'{i}')
+        assert await session.evaluate('i.value') == f'{i}'
+
 async def test_typing_submits_and_breaks_lines(session):
     await session.goto(page('<form onsubmit="document.title=i.value;return false"><input id=i></form><textarea id=t></textarea>'))
     await click(session, '#i')
