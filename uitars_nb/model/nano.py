@@ -41,7 +41,7 @@ class NanoVLConfig(PreTrainedConfig):
     pointers: list[list[int]] | None = None   # layer and head of those that training teaches to look where a point lies
     stem_channels: int = 64          # of a cell
     stem_blocks: int = 3             # residual blocks
-    glimpse: int | None = None       # the decoder's layer that looks at cells (`model.glimpse`)
+    glimpses: list[int] = ()         # the decoder's layers that look at cells (`model.glimpse`)
     tie_word_embeddings: bool = True
 
 def letter_ids(
@@ -59,15 +59,17 @@ def nano_config(
     heads: int = 4,
     inner: int = 768,      # width within a feed-forward layer
     context: int = 4096,   # tokens
-    glimpse: bool = True,  # whether one more layer looks at cells
+    glimpses: int = 2,     # further layers that look at cells, up to two
     **kwargs,              # of `NanoVLConfig`
 ) -> NanoVLConfig:
     "A configuration for a tokenizer."
-    text = dict(model_type='qwen3', vocab_size=-(-len(tokenizer) // 64) * 64, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers + glimpse, num_attention_heads=heads,
+    middle, later = layers // 2, layers * 2 // 3   # a glimpse behind each: the second knows of the first, one token before
+    order = [o for i in range(layers) for o in (i, *['glimpse'] * (glimpses > 1 and i == middle), *['glimpse'] * (glimpses > 0 and i == later))]
+    text = dict(model_type='qwen3', vocab_size=-(-len(tokenizer) // 64) * 64, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=len(order), num_attention_heads=heads,
                 num_key_value_heads=heads, head_dim=hidden // heads, max_position_embeddings=context, rope_parameters=dict(rope_type='default', rope_theta=10_000.),
                 pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, tie_word_embeddings=True)
-    return NanoVLConfig(text_config=text, image_token_id=tokenizer.convert_tokens_to_ids(IMAGE), letter_ids=letter_ids(tokenizer), pointers=[[layers // 2, 0], [layers * 2 // 3, 0]],
-                        glimpse=layers * 2 // 3 + 1 if glimpse else None, **kwargs)
+    return NanoVLConfig(text_config=text, image_token_id=tokenizer.convert_tokens_to_ids(IMAGE), letter_ids=letter_ids(tokenizer), pointers=[[order.index(o), 0] for o in (middle, later)],
+                        glimpses=[i for i, o in enumerate(order) if o == 'glimpse'], **kwargs)
 
 # %% ../../nbs/30_model/10_nano.ipynb #86c10ef3
 class NanoVLImageProcessor(BaseImageProcessor):
@@ -124,7 +126,7 @@ class NanoVLOutput(CausalLMOutputWithPast):
     reads: list[torch.Tensor] | None = None   # for each size of image: character logits (N, CHARACTERS, H/4, W/2)
     targets: torch.Tensor | None = None       # (B, T): logit of "this image token belongs to what is asked for"
     looks: torch.Tensor | None = None         # (n, P, K): where the P pointers look from n asked positions, logits over image tokens
-    glances: torch.Tensor | None = None   # (n, K * WITHIN): where the glimpses of the same positions go, logits over cells
+    glances: torch.Tensor | None = None   # (n, G, K * WITHIN): where the G glimpses of the same positions go, logits over cells
 
 class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
     "Screens and text to text."
@@ -140,9 +142,8 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.model = Qwen3Model._from_config(text)
         self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
         self.target = nn.Linear(text.hidden_size, 1)
-        if config.glimpse is not None:
-            self.closeup = CloseUp(config.stem_channels, self.stem.guess.out_channels)
-            self.model.layers[config.glimpse] = Glimpse(text.hidden_size, config.stem_channels, config.glimpse)
+        if config.glimpses: self.closeup = CloseUp(config.stem_channels, self.stem.guess.out_channels)
+        for n in config.glimpses: self.model.layers[n] = Glimpse(text.hidden_size, config.stem_channels, n)
         self.post_init()
 
     def image_features(self,
@@ -154,7 +155,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         for h, w in dict.fromkeys(map(tuple, image_sizes.tolist())):
             at = (image_sizes == image_sizes.new_tensor([h, w])).all(1).nonzero()[:, 0].tolist()
             seen, cells, read = self.stem(pixel_values[at, :h, :w], self.letters)
-            if self.config.glimpse is not None: seen = torch.cat([seen, self.closeup(cells, (h, w))], -1)
+            if self.config.glimpses: seen = torch.cat([seen, self.closeup(cells, (h, w))], -1)
             for i, o in zip(at, seen.flatten(1, 2)): tokens[i] = o
             reads.append(read)
         return tokens, reads
@@ -185,7 +186,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if mm_encoder_outputs: image_tokens = mm_encoder_outputs['image'].pooler_output
         if pixel_values is not None and image_tokens is None: image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
-        if self.config.glimpse is not None: kwargs |= dict(cells, names=self.stem.names, letters=self.letters)
+        if self.config.glimpses: kwargs |= dict(cells, names=self.stem.names, letters=self.letters)
         out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, output_hidden_states=point_at is not None, **kwargs)
         hidden = out.last_hidden_state
         logits = self.lm_head(slice_logits_to_keep(hidden, logits_to_keep))
@@ -201,9 +202,10 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return torch.stack([looks(o.self_attn, o.input_layernorm(h), cos, sin, head, point_at, sight) for o, h, head in layers], 1)
 
     def glances(self, hidden_states: tuple[torch.Tensor, ...], cells: dict, point_at: torch.Tensor, sight: torch.Tensor) -> torch.Tensor:
-        "(n, K * WITHIN): attention logits of the glimpses."
-        layer, (b, t) = self.model.layers[self.config.glimpse], point_at.unbind(1)
-        return cell_logits(layer.asked(hidden_states[self.config.glimpse][b, t]), **cells, row=b, sight=sight)
+        "(n, G, K * WITHIN): attention logits of the glimpses."
+        b, t = point_at.unbind(1)
+        asked = [self.model.layers[n].asked(hidden_states[n][b, t]) for n in self.config.glimpses]
+        return torch.stack([cell_logits(o, **cells, row=b, sight=sight) for o in asked], 1)
 
     def prepare_inputs_for_generation(self, input_ids, is_first_iteration=False, pixel_values=None, image_sizes=None, image_tokens=None, **kwargs):
         "Images go in once, with the prompt."

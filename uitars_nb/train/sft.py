@@ -82,7 +82,7 @@ def batch_losses(
     if 'reads' in dense and 'reads' in batch and getattr(out, 'reads', None): losses['reads'] = read_loss(out.reads, batch['image_sizes'], batch['reads'])
     if 'targets' in dense and 'targets' in batch and getattr(out, 'targets', None) is not None: losses['targets'] = target_loss(out.targets, batch['targets'])
     if 'looks' in dense and getattr(out, 'looks', None) is not None: losses['looks'] = pointing_loss(out.looks, batch['point_cell'] // WITHIN)
-    if 'looks' in dense and getattr(out, 'glances', None) is not None: losses['glances'] = F.cross_entropy(out.glances, batch['point_cell'])
+    if 'looks' in dense and getattr(out, 'glances', None) is not None: losses['glances'] = F.cross_entropy(out.glances.flatten(0, 1), batch['point_cell'].repeat_interleave(out.glances.shape[1]))
     return losses
 
 # %% ../../nbs/70_train/00_sft.ipynb #3e874f72
