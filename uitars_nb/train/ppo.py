@@ -24,7 +24,7 @@ from .experience import Experience, advantages, gather, group_advantages, miniba
 from .measures import ages, behaviour, ends, outcomes
 from .optim import MuonAdamW, groups
 from .sft import freeze
-from .update import Objective, Targets, actor_loss, critic_steps, old_logps, old_values, take_step
+from .update import Objective, Targets, actor_loss, critic_steps, old_logps, old_values, own_states, take_step
 
 # %% ../../nbs/70_train/30_ppo.ipynb #8dafc0c1
 ALGORITHMS = ('ppo', 'grpo', 'reinforce++')
@@ -134,21 +134,26 @@ class PPO(L.LightningModule):
         "One update."
         began = perf_counter()
         exp = gather(batch.trajs, batch.rewards)
-        targets, facts = self.look(exp)
+        targets, facts, states = self.look(exp)
         rng = np.random.default_rng((self.config.seed, self.version))
-        if self.critic is not None: critic_steps(self.critic, self.policy, exp, targets, self.optimizers(use_pl_optimizer=True)[1], self.config, rng, self.manual_backward, self.config.value_clip)
+        if self.critic is not None: critic_steps(self.critic, self.policy, exp, targets, self.optimizers(use_pl_optimizer=True)[1], self.config, rng, self.manual_backward, self.config.value_clip, states)
         facts |= self.fit_actor(exp, targets, rng)
         self.version += 1
         self.note(batch, exp, facts, began)
 
-    def look(self, exp: Experience) -> tuple[Targets, dict[str, float]]:
-        "Old log-probabilities, values, advantages; what they say of the critic."
-        c = self.config
-        old = old_logps(self.policy, exp, c.part_tokens, c.objective.temperature)
-        value = torch.zeros_like(old) if self.critic is None else old_values(self.critic, self.policy, exp, c.part_tokens)
+    def look(self, exp: Experience) -> tuple[Targets, dict[str, float], torch.Tensor | None]:
+        "Old log-probabilities, values, advantages; what they say of the critic; the states that a shared one reads."
+        c, states = self.config, None
+        if self.critic is not None and self.critic.shared: old, states = own_states(self.policy, exp, c.part_tokens, c.objective.temperature)
+        else: old = old_logps(self.policy, exp, c.part_tokens, c.objective.temperature)
+        value = self.values(exp, states) if self.critic is not None else torch.zeros_like(old)
         reference = old_logps(self.reference, exp, c.part_tokens, c.objective.temperature) if c.objective.kl else None
         targets = batch_targets(exp, old, value, c, reference)
-        return targets, critic_measures(value, targets.ret_N) if self.critic is not None else {}
+        return targets, critic_measures(value, targets.ret_N) if self.critic is not None else {}, states
+
+    def values(self, exp: Experience, states: torch.Tensor | None) -> torch.Tensor:
+        "fp32 (N,): the critic's, read off `states` where it shares them."
+        return old_values(self.critic, self.policy, exp, self.config.part_tokens) if states is None else self.critic.read(states).detach().cpu()
 
     def fit_actor(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> dict[str, float]:
         "All epochs of the actor; means over tokens of what happened."

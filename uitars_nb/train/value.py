@@ -21,7 +21,7 @@ from .experience import advantages, gather
 from .optim import MuonAdamW, groups
 from .ppo import critic_measures
 from .sft import freeze
-from .update import Targets, critic_steps, old_values
+from .update import Targets, critic_steps, old_values, own_states
 
 # %% ../../nbs/70_train/28_value.ipynb #d6d762e2
 def flat(
@@ -97,12 +97,13 @@ class ValuePretraining(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int):
         "Measure, learn, and stop if it is time."
         exp = gather(batch.trajs, batch.rewards)
-        value = old_values(self.critic, self.policy, exp, self.config.part_tokens)
+        states = own_states(self.policy, exp, self.config.part_tokens)[1] if self.critic.shared else None
+        value = old_values(self.critic, self.policy, exp, self.config.part_tokens) if states is None else self.critic.read(states).detach().cpu()
         ret = advantages(exp, torch.zeros_like(value), self.config.shaping, gamma=self.config.gamma, gae_lambda_value=1.).ret_BT
         measures = critic_measures(value, ret)
         self.losses.append(measures['value_loss'])
         self.explained.append(measures['explained_variance'])
         targets, rng = Targets(torch.zeros_like(value), torch.zeros_like(value), ret, value), np.random.default_rng((self.config.seed, len(self.losses)))
-        critic_steps(self.critic, self.policy, exp, targets, self.optimizers(), self.config, rng, self.manual_backward)
+        critic_steps(self.critic, self.policy, exp, targets, self.optimizers(), self.config, rng, self.manual_backward, states=states)
         for logger in self.trainer.loggers: logger.log_metrics(measures | dict(success=float(exp.success_B.float().mean())), len(self.losses))
         self.trainer.should_stop = self.done
