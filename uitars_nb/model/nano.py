@@ -150,7 +150,11 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         pixel_values: torch.Tensor,  # uint8 (N, H, W, 3), padded
         image_sizes: torch.Tensor,   # int (N, 2)
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:  # tokens (T, hidden) of each image, with their cells behind (T, hidden + F); character logits of each size
-        "What the stem sees."
+        "What the stem sees. Where all of it stays as it is, no gradient goes through it, to the letters' embeddings either."
+        learns = any(p.requires_grad for part in (self.stem, *([self.closeup] if self.config.glimpses else [])) for p in part.parameters())
+        with torch.set_grad_enabled(learns and torch.is_grad_enabled()): return self._features(pixel_values, image_sizes)
+
+    def _features(self, pixel_values, image_sizes):
         tokens, reads = [None] * len(image_sizes), []
         for h, w in dict.fromkeys(map(tuple, image_sizes.tolist())):
             at = (image_sizes == image_sizes.new_tensor([h, w])).all(1).nonzero()[:, 0].tolist()
