@@ -27,7 +27,7 @@ class Job:
     start: Path = READER        # a checkpoint's directory
     before: bool = True         # whether it is measured too
     demos: int = 80             # demonstrations of each task
-    steps: int = 220            # of the optimiser
+    steps: int = 170            # of the optimiser
     batch: int = 32             # records of a step
     lr: float = 1.5e-3
     updates: int = 0            # of PPO
@@ -54,7 +54,8 @@ def learn(
     train(out / 'sft', str(start), None, out / 'demos', 1., job.steps, job.batch, job.lr, 1, list(job.frozen))
     play('after', out / 'sft/policy', since='before')
     if not job.updates: return
-    reinforce(out / 'ppo', out / 'sft/policy', job.suite, 'ppo', job.updates, job.rollouts, pretrain=job.pretrain, lr=job.practice_lr, muon=True, frozen=list(job.frozen), browsers=job.browsers, pages=job.pages)
+    reinforce(out / 'ppo', out / 'sft/policy', job.suite, 'ppo', job.updates, job.rollouts, pretrain=job.pretrain, lr=job.practice_lr, muon=True, shared=True, frozen=list(job.frozen), browsers=job.browsers, pages=job.pages,
+              seed=1)   # other instances than the demonstrations'
     play('practised', out / 'ppo/policy', since='after')
 
 # %% ../../nbs/90_cli/25_learn.ipynb #4777521d
