@@ -166,6 +166,14 @@ async def test_autofocus_before_the_first_look(session):
         await act(session, 'type', content=f'{i}')
         assert await session.evaluate('i.value') == f'{i}'
 
+async def test_frames_that_pass_without_the_renderer_are_asked_for_again(session, monkeypatch):
+    await session.goto(page('<input id=i autofocus>'))
+    draw, missed = session.page.draw, [1, 2]
+    async def late(**frame): return dict(hasDamage=False) if missed and missed.pop() else await draw(**frame)
+    monkeypatch.setattr(session.page, 'draw', late)
+    await act(session, 'type', content='hi')
+    assert await session.evaluate('i.value') == 'hi' and not missed
+
 async def test_typing_submits_and_breaks_lines(session):
     await session.goto(page('<form onsubmit="document.title=i.value;return false"><input id=i></form><textarea id=t></textarea>'))
     await click(session, '#i')
