@@ -45,11 +45,11 @@ def reinforce(
     from uitars_nb.train.ppo import PPOConfig
     from uitars_nb.train.update import Objective
     from uitars_nb.train.reinforce import fitting_hardware, pretrain_value, reinforce as learn
-    from uitars_nb.train.value import ValueConfig
+    from uitars_nb.train.value import SHARED_LR, ValueConfig
     import uitars_nb.tasks.miniwob
     if algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
     actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, curriculum, seed, browsers=browsers, pages=pages)
-    critic_lr = .01 if shared else 2 * lr
+    critic_lr = SHARED_LR if shared else 2 * lr
     hardware, still = fitting_hardware(start, out, out / 'value'), tuple(frozen or ())
     critic = pretrain_value(start, out / 'value', actor, ValueConfig(batches=pretrain, lr=critic_lr, muon=muon, shared=shared, frozen=still, seed=seed), hardware) if pretrain and algorithm == 'ppo' else None
     config = PPOConfig(algorithm, updates, epochs, lr=lr, critic_lr=critic_lr, muon=muon, shared=shared, objective=Objective(positive_nll=positive), frozen=still, seed=seed)

@@ -25,7 +25,7 @@ from ..sandbox.chromium import versions
 from .ppo import PPOConfig
 from .reinforce import Hardware, pretrain_value, reinforce
 from .sft import read_metrics
-from .value import ValueConfig
+from .value import SHARED_LR, ValueConfig
 
 # %% ../../nbs/70_train/40_arms.ipynb #8e8d82b5
 Arm = Callable[[Path, int], object]   # trains in a directory with a seed, and leaves Lightning's metrics there
@@ -169,7 +169,7 @@ class Ground:
         **ppo,                     # likewise of `PPOConfig`
     ) -> Arm:
         "One of the arms."
-        critic_lr = .01 if self.shared else 2 * self.lr
+        critic_lr = SHARED_LR if self.shared else 2 * self.lr
         plays = ActorConfig(str(self.start), tuple(self.tasks), self.name, self.batch, self.staleness, max_tokens=self.max_tokens, browsers=self.browsers, pages=self.pages)
         learns = PPOConfig(updates=self.updates, epochs=self.epochs, lr=self.lr, critic_lr=critic_lr, shared=self.shared, frozen=tuple(self.frozen))
         value = ValueConfig(batches=self.pretrain, lr=critic_lr, shared=self.shared, frozen=tuple(self.frozen)) if pretrained else None

@@ -146,14 +146,10 @@ class PPO(L.LightningModule):
         c, states = self.config, None
         if self.critic is not None and self.critic.shared: old, states = own_states(self.policy, exp, c.part_tokens, c.objective.temperature)
         else: old = old_logps(self.policy, exp, c.part_tokens, c.objective.temperature)
-        value = self.values(exp, states) if self.critic is not None else torch.zeros_like(old)
+        value = torch.zeros_like(old) if self.critic is None else old_values(self.critic, self.policy, exp, c.part_tokens, states)
         reference = old_logps(self.reference, exp, c.part_tokens, c.objective.temperature) if c.objective.kl else None
         targets = batch_targets(exp, old, value, c, reference)
         return targets, critic_measures(value, targets.ret_N) if self.critic is not None else {}, states
-
-    def values(self, exp: Experience, states: torch.Tensor | None) -> torch.Tensor:
-        "fp32 (N,): the critic's, read off `states` where it shares them."
-        return old_values(self.critic, self.policy, exp, self.config.part_tokens) if states is None else self.critic.read(states).detach().cpu()
 
     def fit_actor(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> dict[str, float]:
         "All epochs of the actor; means over tokens of what happened."

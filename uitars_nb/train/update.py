@@ -59,13 +59,16 @@ def old_logps(
     "fp32 (N,): log-probabilities of all own tokens under the policy as it is."
     return in_parts(policy, exp, tokens, lambda batch: token_logps(*part_logits(policy, batch, temperature))).cpu()
 
+@torch.no_grad()
 def old_values(
     critic: Critic,
     policy: Policy,      # whose processor makes the batches
     exp: Experience,
     tokens: int = 8192,  # of a pass
+    states: torch.Tensor | None = None,   # (N, D) of `own_states`: spares a shared critic the pass
 ) -> torch.Tensor:
     "fp32 (N,): the critic's value before each own token."
+    if states is not None: return critic.read(states).cpu()
     return in_parts(policy, exp, tokens, lambda batch: critic.read(critic.states(batch))).cpu()
 
 def own_states(
