@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+from PIL import Image
 import pytest, pytest_asyncio
 
 from tests.waiting import until
@@ -173,6 +174,43 @@ async def test_frames_that_pass_without_the_renderer_are_asked_for_again(session
     monkeypatch.setattr(session.page, 'draw', late)
     await act(session, 'type', content='hi')
     assert await session.evaluate('i.value') == 'hi' and not missed
+
+LATE = 'onload = () => {document.body.innerHTML = "<div id=d style=\'position:fixed; inset:0; background: url(dot.png)\'></div>"}'
+
+async def hold_pictures(session, seconds):
+    "Answer requests for pictures only after so many seconds, or never."
+    cdp = session.page.cdp
+    async def answer(paused):
+        await asyncio.sleep(seconds)
+        await cdp.send('Fetch.continueRequest', dict(requestId=paused['requestId']))
+    cdp.on('Fetch.requestPaused', lambda paused: seconds and asyncio.ensure_future(answer(paused)))
+    await cdp.send('Fetch.enable', dict(patterns=[dict(urlPattern='*.png')]))
+
+@pytest.fixture
+def dotted(tmp_path):
+    "A page that a script paints red with a picture, after the load event."
+    Image.new('RGB', (9, 9), 'red').save(tmp_path/'dot.png')
+    (tmp_path/'late.html').write_text(f'<!doctype html><body><script>{LATE}</script>')
+    return (tmp_path/'late.html').as_uri()
+
+async def test_a_picture_that_a_script_asks_for_is_waited_for(session, dotted):
+    for again in range(2):
+        await hold_pictures(session, .3)
+        await session.goto(dotted)
+        assert ((await session.observe()).screenshot == (255, 0, 0)).all()
+        await session.evaluate(f'd.style.background = "url(dot.png?{again})"')
+        await act(session, 'move_to', point=(500, 500))
+        assert ((await session.observe()).screenshot == (255, 0, 0)).all()
+        await session.reset()
+
+async def test_a_picture_that_never_comes_is_waited_for_once(session, dotted):
+    await hold_pictures(session, None)
+    await session.goto(dotted)
+    began = time.monotonic()
+    assert ((await session.observe()).screenshot == 255).all()
+    assert 1.9 < time.monotonic() - began < 5
+    await session.page.completed()
+    assert session.page.complete.is_set() and time.monotonic() - began < 5
 
 async def test_typing_submits_and_breaks_lines(session):
     await session.goto(page('<form onsubmit="document.title=i.value;return false"><input id=i></form><textarea id=t></textarea>'))

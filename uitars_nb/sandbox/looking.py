@@ -30,6 +30,7 @@ async def draw_first(page: Page) -> None:
     if page.drawn == loads: return
     for _ in range(8):
         if (await page.draw()).get('hasDamage', True): break
+    await page.cdp.send('Runtime.evaluate', dict(expression='0'))
     page.drawn = loads
 
 async def draw_until(
@@ -44,7 +45,8 @@ async def shoot(
     size: tuple[int, int],  # width, height of the screen, pixels
 ) -> np.ndarray | None:
     "The screen as uint8 (height, width, 3), or None where the tab has nothing to show yet. Raises `CdpError`."
+    if page.browser.on_demand: await draw_first(page)
+    await page.completed()
     if not page.browser.on_demand: return decode((await page.cdp.send('Page.captureScreenshot', SHOT))['data'], size)
-    await draw_first(page)
     frame = await page.draw(screenshot=SHOT)
     return decode(frame['screenshotData'], size) if 'screenshotData' in frame else None
