@@ -53,13 +53,14 @@ def corpora(
     pages: Path | None,      # shards of labelled pages
     demos: Path | None,      # an evaluation's directory, or a store
     questions: int = 24,     # of a page
+    failures: bool = False,  # take demonstrations that failed too
 ) -> dict:
     "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from."
     from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
     known, out = vocabulary(policy.processor), {}
-    for name, where, records in (('pages', pages, page_source), ('demos', demos, demo_source)):
+    for name, where, records in (('pages', pages, lambda: page_source(pages, policy, questions)), ('demos', demos, lambda: demo_source(demos, policy, failures))):
         if where is None: continue
-        parts = records(where, policy, questions)
+        parts = records()
         if not parts: raise FileNotFoundError(f'{where} holds no {"shards of pages: make some with uitars-nb pages" if name == "pages" else "episodes: play some with uitars-nb eval --policy demonstrator --split train"}')
         folder = path / f'corpus-{name}'
         for part, made in parts.items():
@@ -75,8 +76,8 @@ def page_source(where: Path, policy, questions: int) -> dict:
     from uitars_nb.flywheel.perception import shard_records
     return {o.stem: partial(shard_records, [o], policy, questions, together=TOGETHER) for o in sorted(where.glob('*.npz'))}
 
-def demo_source(where: Path, policy, questions: int = 0) -> dict:
-    "What makes the records of a store's successful episodes."
+def demo_source(where: Path, policy, failures: bool = False) -> dict:
+    "What makes the records of a store's successful episodes, or of all."
     from functools import partial
     from uitars_nb.agent.memory import SMALL, Memory
     from uitars_nb.agent.policy_agent import count_tokens
@@ -84,7 +85,7 @@ def demo_source(where: Path, policy, questions: int = 0) -> dict:
     from uitars_nb.flywheel.datasets import read_records
     store = Store(where / 'store' if (where / 'store').exists() else where)
     if not len(store): return {}
-    return dict(demos=partial(read_records, store, policy, Memory(SMALL, policy.dialect, count_tokens(policy)), success=True))
+    return dict(demos=partial(read_records, store, policy, Memory(SMALL, policy.dialect, count_tokens(policy)), **({} if failures else dict(success=True))))
 
 # %% ../../nbs/90_cli/15_train.ipynb #8e3ef6b5
 @app.command()
@@ -117,6 +118,7 @@ def train(
     batch: Annotated[int, typer.Option(help='Records of a step.', min=1)] = 32,
     lr: Annotated[float, typer.Option(help='Peak learning rate.')] = 2e-3,
     questions: Annotated[int, typer.Option(help='Questions of a page.', min=1)] = 24,
+    failures: Annotated[bool, typer.Option(help='Imitate demonstrations that failed too.')] = False,
     frozen: Annotated[list[str] | None, typer.Option(help="Beginnings of the names of parameters that stay as they are, such as stem.cells.")] = None,
     probe_every: Annotated[int, typer.Option(help='Steps between probes of what it can read by then (40 of each kind); 0: none.', min=0)] = 0,
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
@@ -129,7 +131,7 @@ def train(
     if not (pages or demos): raise ValueError('nothing to learn from: give --pages, --demos or both')
     from uitars_nb.train.sft import SFTConfig, fit
     policy = first_policy(start, seed)
-    sources = corpora(policy, out, pages, demos, questions)
+    sources = corpora(policy, out, pages, demos, questions, failures)
     weights = dict(demos=share, pages=1 - share) if len(sources) == 2 else None
     reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
