@@ -31,6 +31,7 @@ class Goal:
     value: float | None     # to reach; None where the run itself measures what to beat, or nothing is to be beaten
     unit: str               # 'x': times faster
     better: str = 'higher'  # 'higher' | 'lower'
+    sure: bool = False      # the whole interval has to reach it
 
     def met(self, value: float, goal: float | None = None) -> bool | None:
         "Whether `value` reaches the goal; None without one."
@@ -57,7 +58,8 @@ GOALS = {
     'ct_point_accuracy':             Goal('the reader that ships points at the random string named, on unseen pages', .95, ''),
     'ct_colour_accuracy':            Goal('the same, at the shape of the colour named', .95, ''),
     'ct_read_accuracy':              Goal('the same, says which four random letters stand at a point', .9, ''),
-    'run_quick_success':             Goal('mean success over the quick suite after the main job', .9, ''),
+    'run_quick_success':             Goal('mean success over the quick suite after honest demonstrations', .9, ''),
+    'run_ppo_gain':                  Goal('what practice adds to mean success over the quick suite in the main job', .25, ''),
     'sft_pix2act59':                 Goal("mean success over Pix2Act's 59 tasks after supervised fine-tuning, 100 unseen seeds a task", .665, ''),
     'bash_ms':                       Goal('a command in the terminal and its answer', 5, 'ms', 'lower'),
     'escapes':                       Goal('attempts to get out of a jail that succeed', 0, 'attempts', 'lower'),
@@ -69,6 +71,9 @@ GOALS = {
     'manager_p99_ms':                Goal('the slowest of a hundred of them', 50, 'ms', 'lower'),
     'manager_concurrent':            Goal('leases held at once', 5000, 'leases'),
     'manager_leaks':                 Goal('sessions leaked or leased twice when manager, workers and clients are killed', 0, 'sessions', 'lower'),
+    'value_pretraining_effect':      Goal('success over all updates with value pretraining, less that without it; tasks of two and three steps', 0, '', sure=True),
+    'value_pretraining_effect_long': Goal('the same, tasks of five steps', 0, '', sure=True),
+    'async_vs_sync':                 Goal('trajectories a minute with staleness 2, against synchronous rollouts, in slow environments', 2, 'x'),
     'gae_vs_torchrl':                Goal("GAE of 4,096 trajectories of 200-5,000 tokens, against torchrl's vectorised one", 1, 'x')}
 
 # %% ../../nbs/00_core/40_figures.ipynb #5c15bd4f
@@ -223,9 +228,11 @@ def figure_table(
 def _row(fig, goal):
     target = goal.value if fig is None or fig.goal is None else fig.goal
     sign = '≥ ' if goal.better == 'higher' else '≤ '
-    met = None if fig is None else goal.met(fig.value, target)
+    met = None if fig is None else goal.met(_decides(fig, goal), target)
     return dict(what=goal.what, measured=str(fig) if fig else 'not measured', interval=_interval(fig), goal='' if target is None else sign + number(target),
         met={True: 'yes', False: 'no', None: ''}[met])
+
+def _decides(fig, goal): return fig.value if not goal.sure or fig.low is None else fig.low if goal.better == 'higher' else fig.high
 
 def _interval(fig): return '' if fig is None or fig.low is None else f'{number(fig.low)} to {number(fig.high)}'
 

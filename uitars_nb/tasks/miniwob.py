@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HTML', 'BROWSER', 'REGISTERED', 'NAMES', 'FOREVER', 'START', 'VERDICT', 'Oracle', 'ORACLES', 'AGAIN', 'BUDGETS',
-           'MAX_STEPS', 'PIX2ACT', 'QUICK', 'page_url', 'oracle', 'load_oracles', 'MiniWoB']
+           'MAX_STEPS', 'PIX2ACT', 'CHAINS', 'QUICK', 'page_url', 'oracle', 'load_oracles', 'MiniWoB']
 
 # %% ../../nbs/20_tasks/10_miniwob.ipynb #56ef6cba
 import functools, pkgutil
@@ -136,8 +136,10 @@ click-shape click-tab click-tab-2 click-tab-2-easy click-tab-2-hard click-tab-2-
 drag-items drag-items-grid drag-shapes drag-sort-numbers email-inbox-delete email-inbox-important enter-date enter-text-2 enter-time find-midpoint grid-coordinate identify-shape
 navigate-tree number-checkboxes resize-textarea right-angle simple-algebra simple-arithmetic text-transform tic-tac-toe unicode-test use-autocomplete-nodelay use-colorwheel
 use-colorwheel-2 use-slider use-slider-2 visual-addition'''.split()
+CHAINS = 'click-option click-button-sequence enter-date enter-time click-checkboxes use-colorwheel use-colorwheel-2'.split()   # two to five steps
 QUICK = 'click-test click-test-2 click-button click-color click-dialog click-tab click-option click-checkboxes click-button-sequence focus-text-2 identify-shape enter-text'.split()
 
 SUITES['miniwob/all'] = [f'miniwob/{name}' for name in NAMES]
 SUITES['miniwob/pix2act59'] = [f'miniwob/{name}' for name in PIX2ACT]
+SUITES['miniwob/chains'] = [f'miniwob/{name}' for name in CHAINS]
 SUITES['miniwob/quick'] = [f'miniwob/{name}' for name in QUICK]
