@@ -55,7 +55,7 @@ def learn(
     train(out / 'sft', str(start), None, out / 'demos', 1., job.steps, job.batch, job.lr, failures=job.demonstrator != 'demonstrator', frozen=list(job.frozen))
     play('after', out / 'sft/policy', since='before')
     if not job.updates: return
-    reinforce(out / 'ppo', out / 'sft/policy', job.suite, 'ppo', job.updates, job.rollouts, pretrain=job.pretrain, lr=job.practice_lr, muon=True, shared=True, frozen=list(job.frozen), browsers=job.browsers, pages=job.pages,
+    reinforce(out / 'ppo', out / 'sft/policy', job.suite, 'ppo', job.updates, job.rollouts, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6, muon=True, shared=True, frozen=list(job.frozen), browsers=job.browsers, pages=job.pages,
               seed=1)   # other instances than the demonstrations'
     play('practised', out / 'ppo/policy', since='after')
 

@@ -27,6 +27,7 @@ def reinforce(
     pretrain: Annotated[int, typer.Option(help='Batches of value pretraining, at most; 0: none.', min=0)] = 60,
     epochs: Annotated[int, typer.Option(help='Passes over the trajectories of an update.', min=1)] = 2,
     lr: Annotated[float, typer.Option(help="Learning rate of the actor; the critic's is twice as high.")] = 1e-4,
+    fall: Annotated[float, typer.Option(help='Share of the updates, at the end, in which the rate falls to nothing.', min=0, max=1)] = 0.,
     muon: Annotated[bool, typer.Option(help='Muon for the matrices, at three to five times the rate; else AdamW for all.')] = False,
     shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .01; else a network of its own.")] = False,
     positive: Annotated[float, typer.Option(help="Weight of the likelihood of successful trajectories' tokens.", min=0)] = 0.,
@@ -52,5 +53,5 @@ def reinforce(
     critic_lr = SHARED_LR if shared else 2 * lr
     hardware, still = fitting_hardware(start, out, out / 'value'), tuple(frozen or ())
     critic = pretrain_value(start, out / 'value', actor, ValueConfig(batches=pretrain, lr=critic_lr, muon=muon, shared=shared, frozen=still, seed=seed), hardware) if pretrain and algorithm == 'ppo' else None
-    config = PPOConfig(algorithm, updates, epochs, lr=lr, critic_lr=critic_lr, muon=muon, shared=shared, objective=Objective(positive_nll=positive), frozen=still, seed=seed)
+    config = PPOConfig(algorithm, updates, epochs, lr=lr, fall=fall, critic_lr=critic_lr, muon=muon, shared=shared, objective=Objective(positive_nll=positive), frozen=still, seed=seed)
     print('The policy is in', learn(start, out, actor, config, critic, hardware))

@@ -43,6 +43,7 @@ class PPOConfig:
     shared: bool = False                          # the critic is a head over the actor's own states
     decay: float = 0.                             # weight decay
     warmup: int = 5                               # updates in which the actor's rate rises
+    fall: float = 0.                              # share of the updates, at the end, in which it falls to nothing
     clip: float = 1.                              # largest norm of a gradient
     gamma: float = 1.
     gae_lambda_policy: float = .95                # at least; 0 leaves the length alone to say
@@ -155,7 +156,8 @@ class PPO(L.LightningModule):
         "All epochs of the actor; means over tokens of what happened."
         c, optimizer = self.config, self.optimizers(use_pl_optimizer=True)
         optimizer = optimizer[0] if isinstance(optimizer, list) else optimizer
-        for group in optimizer.param_groups: group['lr'] = c.lr * min(1., (self.version + 1) / max(1, c.warmup))
+        share = min(1., (self.version + 1) / max(1, c.warmup), (c.updates - self.version) / max(1., c.fall * c.updates))
+        for group in optimizer.param_groups: group['lr'] = c.lr * share
         sums, norms, n = {}, [], 0
         for _ in range(c.epochs):
             for parts in minibatches(exp, c.minibatches, c.part_tokens, rng):
