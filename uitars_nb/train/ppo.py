@@ -157,7 +157,7 @@ class PPO(L.LightningModule):
         c, optimizer = self.config, self.optimizers(use_pl_optimizer=True)
         optimizer = optimizer[0] if isinstance(optimizer, list) else optimizer
         share = min(1., (self.version + 1) / max(1, c.warmup), (c.updates - self.version) / max(1., c.fall * c.updates))
-        for group in optimizer.param_groups: group['lr'] = c.lr * share
+        for group in optimizer.param_groups: group['lr'] = share * group.setdefault('initial_lr', group['lr'])
         sums, norms, n = {}, [], 0
         for _ in range(c.epochs):
             for parts in minibatches(exp, c.minibatches, c.part_tokens, rng):
