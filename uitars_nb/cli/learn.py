@@ -38,7 +38,7 @@ class Job:
     episodes: int = 20          # of each task, each time that it is measured
     frozen: tuple[str, ...] = ('stem', 'closeup')   # what has learned to read and stays as it is
     browsers: int = 1
-    pages: int = 4
+    pages: int = 12
 
 def learn(
     job: Job,

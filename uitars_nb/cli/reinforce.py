@@ -29,7 +29,7 @@ def reinforce(
     lr: Annotated[float, typer.Option(help="Learning rate of the actor; the critic's is twice as high.")] = 1e-4,
     fall: Annotated[float, typer.Option(help='Share of the updates, at the end, in which the rate falls to nothing.', min=0, max=1)] = 0.,
     muon: Annotated[bool, typer.Option(help='Muon for the matrices, at three to five times the rate; else AdamW for all.')] = False,
-    shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .01; else a network of its own.")] = False,
+    shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .001; else a network of its own.")] = False,
     positive: Annotated[float, typer.Option(help="Weight of the likelihood of successful trajectories' tokens.", min=0)] = 0.,
     curriculum: Annotated[str, typer.Option(help='uniform or learnable.')] = 'uniform',
     frozen: Annotated[list[str] | None, typer.Option(help='Beginnings of the names of parameters that stay as they are, such as stem.cells.')] = None,

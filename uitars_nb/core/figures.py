@@ -73,6 +73,7 @@ GOALS = {
     'manager_leaks':                 Goal('sessions leaked or leased twice when manager, workers and clients are killed', 0, 'sessions', 'lower'),
     'value_pretraining_effect':      Goal('success over all updates with value pretraining, less that without it; tasks of two and three steps', 0, '', sure=True),
     'value_pretraining_effect_long': Goal('the same, tasks of five steps', 0, '', sure=True),
+    'ppo_overhead':                  Goal('an update of PPO, against forward and backward passes of actor and critic alone', 1.15, 'x its time', 'lower'),
     'async_vs_sync':                 Goal('trajectories a minute with staleness 2, against synchronous rollouts, in slow environments', 2, 'x'),
     'gae_vs_torchrl':                Goal("GAE of 4,096 trajectories of 200-5,000 tokens, against torchrl's vectorised one", 1, 'x')}
 

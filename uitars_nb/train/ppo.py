@@ -113,11 +113,11 @@ class PPO(L.LightningModule):
         if self.critic is not None and not self.critic.shared: freeze(self.critic.model, config.frozen)
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        "The actor's, and the critic's where there is one."
+        "The actor's, and the critic's where there is one; Muon is not for a head alone."
         c = self.config
         actor = MuonAdamW(groups(self.model.named_parameters(), c.lr, c.decay, c.muon))
         if self.critic is None: return [actor]
-        return [actor, MuonAdamW(groups(self.critic.named_parameters(), c.critic_lr, c.decay, c.muon))]
+        return [actor, MuonAdamW(groups(self.critic.named_parameters(), c.critic_lr, c.decay, c.muon and not self.critic.shared))]
 
     def on_save_checkpoint(self, checkpoint: dict):
         "Keep the number of updates."

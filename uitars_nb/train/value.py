@@ -38,7 +38,7 @@ def flat(
     return bool(loss_now > (1 - tolerance) * loss_before and ev_now < ev_before + tolerance)
 
 # %% ../../nbs/70_train/28_value.ipynb #3dd57811
-SHARED_LR = .01   # a rate for the head of a shared critic
+SHARED_LR = .001   # a rate of AdamW for the head of a shared critic: at .01 it explains less than nothing of the next batch's returns
 
 @dataclass(frozen=True)
 class ValueConfig:
@@ -75,8 +75,8 @@ class ValuePretraining(L.LightningModule):
         self.losses, self.explained = [], []   # of each batch
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        "The critic's."
-        return MuonAdamW(groups(self.critic.named_parameters(), self.config.lr, self.config.decay, self.config.muon))
+        "The critic's; Muon is not for a head alone."
+        return MuonAdamW(groups(self.critic.named_parameters(), self.config.lr, self.config.decay, self.config.muon and not self.critic.shared))
 
     def on_save_checkpoint(self, checkpoint: dict):
         "Keep the curves."
