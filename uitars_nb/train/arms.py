@@ -163,6 +163,7 @@ class Ground:
     shared: bool = False          # the critic is a head over the actor's states
     frozen: Sequence[str] = ()    # beginnings of the names of parameters that stay as they are
     muon: bool = False            # Muon for the matrices; else AdamW for all
+    warmup: int = 5               # updates in which the actor's rate rises
 
     def arm(self,
         pretrained: bool = True,   # the critic
@@ -172,7 +173,7 @@ class Ground:
         "One of the arms."
         critic_lr = SHARED_LR if self.shared else 2 * self.lr
         plays = ActorConfig(str(self.start), tuple(self.tasks), self.name, self.batch, self.staleness, max_tokens=self.max_tokens, browsers=self.browsers, pages=self.pages)
-        learns = PPOConfig(updates=self.updates, epochs=self.epochs, lr=self.lr, critic_lr=critic_lr, shared=self.shared, muon=self.muon, frozen=tuple(self.frozen))
+        learns = PPOConfig(updates=self.updates, epochs=self.epochs, lr=self.lr, critic_lr=critic_lr, shared=self.shared, muon=self.muon, warmup=self.warmup, frozen=tuple(self.frozen))
         value = ValueConfig(batches=self.pretrain, lr=critic_lr, shared=self.shared, muon=self.muon, frozen=tuple(self.frozen)) if pretrained else None
         return rl_arm(self.start, replace(plays, **actor), replace(learns, **ppo), value, Hardware(self.precision))
 
