@@ -13,7 +13,7 @@ setup:  ## Install what is missing: system packages, .venv, a Chromium
 windows: setup  ## Wine, for Windows programs on the desktop (100 MB to fetch, 700 MB on the disk)
 	@.ci/setup windows
 
-run: setup  ## The main job: demonstrate, learn, measure, report (options: ARGS="--help")
+run: setup  ## The main job: demonstrate, imitate, practise, measure, report (options: ARGS="--help")
 	@$(BIN)/uitars-nb run $(ARGS)
 
 test: setup  ## Everything that has to hold: export, house rules, notebooks, pytest, README, site
