@@ -64,9 +64,10 @@ def from_file(
     ctx: typer.Context,
     path: Path | None,   # YAML: an option's name, with _ for -, and its value, a line
 ) -> Path | None:
-    "What a file says of options that are not given on the command line. Raises `ValueError` for an option that there is not."
+    "What a file says of options that are not given on the command line. Raises `ValueError` for an option that there is not, and for a file of anything else."
     if path is None: return None
     said, known = yaml.safe_load(path.read_text()) or {}, {o.name for o in ctx.command.params} - {'config', 'help'}
+    if not isinstance(said, dict): raise ValueError(f'{path} holds no options: write one a line, such as steps: 40')
     if unknown := sorted(set(said) - known): raise ValueError(f'{path} sets {", ".join(unknown)}, which {ctx.command.name} does not have; there are {", ".join(sorted(known))}')
     ctx.default_map = {**(ctx.default_map or {}), **said}
     return path

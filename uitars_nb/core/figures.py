@@ -75,6 +75,8 @@ GOALS = {
     'value_pretraining_effect_long': Goal('the same, tasks of five steps', 0, '', sure=True),
     'ppo_overhead':                  Goal('an update of PPO, against forward and backward passes of actor and critic alone', 1.15, 'x its time', 'lower'),
     'async_vs_sync':                 Goal('trajectories a minute with staleness 2, against synchronous rollouts, in slow environments', 2, 'x'),
+    'soak_throughput':               Goal('episodes a second while browsers are killed and pages hang, against calm', .8, 'of calm'),
+    'soak_lost':                     Goal('episodes lost or counted twice meanwhile', 0, 'episodes', 'lower'),
     'gae_vs_torchrl':                Goal("GAE of 4,096 trajectories of 200-5,000 tokens, against torchrl's vectorised one", 1, 'x')}
 
 # %% ../../nbs/00_core/40_figures.ipynb #5c15bd4f

@@ -1,0 +1,109 @@
+"""Half an hour of episodes without end while browsers are killed and pages hang: whether it goes on, whether every episode is accounted for, and what it costs."""
+import argparse, asyncio, itertools, random, time
+from collections import Counter
+
+import numpy as np
+
+from tests.bench.bench_browser import megabytes, until_whole
+from uitars_nb.agent.streaming import Allowance, StreamingRollout
+from uitars_nb.core.figures import Figure, machine, record_figures
+from uitars_nb.core.runs import write_json
+from uitars_nb.evaluation.policies import SCRIPTED
+from uitars_nb.sandbox.chromium import chromium_version
+from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.tasks.base import suite
+from uitars_nb.tasks.miniwob import BROWSER
+
+COMMAND = 'python -m tests.bench --full --timeout 3600 soak'
+SIZES = dict(quick=(40, 80), default=(120, 300), full=(300, 1800))   # seconds of calm, before and after; of faults
+KILL_EVERY, HANG_EVERY, PARTS = 20, 30, 12
+ENDLESS = 1 << 40
+
+
+class Ledger:
+    "Every instance that was drawn, and what became of it."
+    def __init__(self):
+        specs = suite('miniwob/quick', 'train', 500)
+        random.Random(0).shuffle(specs)
+        self.specs, self.drawn, self.ids, self.stops, self.whole = itertools.cycle(specs), 0, Counter(), Counter(), 0
+
+    def draw(self):
+        self.drawn += 1
+        return next(self.specs)
+
+    def note(self, traj):
+        self.ids[traj.id] += 1
+        self.stops[traj.stop.value] += 1
+        self.whole += not traj.stop.is_environment
+
+
+async def kill(pool, rng):
+    "A SIGKILL now and then, of one browser at a time."
+    while True:
+        await asyncio.sleep(KILL_EVERY)
+        rng.choice(pool.places).browser.kill()
+        await until_whole(pool)
+
+
+async def hang(pool, rng):
+    "A page that never answers again, now and then."
+    while True:
+        await asyncio.sleep(HANG_EVERY)
+        pages = [s.page for place in pool.places for s in place.sessions if s.active is not None]
+        if pages: rng.choice(pages).cdp.send('Runtime.evaluate', dict(expression='for (;;);')).add_done_callback(lambda f: f.cancelled() or f.exception())
+
+
+async def play(stream, ledger, pool, seconds):
+    "Whole episodes a second, and the memory after each part."
+    began, before, held = time.monotonic(), ledger.whole, []
+    for part in range(1, PARTS + 1):
+        while time.monotonic() < began + seconds * part / PARTS:
+            try: ledger.note(await asyncio.wait_for(anext(stream), 60))   # a minute without any episode is a deadlock
+            except TimeoutError: raise SystemExit(f'no episode has ended for a minute; so far {dict(ledger.stops)}')
+        held.append(megabytes(pool))
+    return (ledger.whole - before) / (time.monotonic() - began), held
+
+
+async def drain(rollout, stream, ledger):
+    "Let what has begun end, begin nothing more; instances that are nowhere."
+    rollout.allowance.batch = 0
+    waiting = lambda: len(rollout.jobs) + rollout.lost
+    while ledger.drawn - ledger.whole - waiting() > 0:
+        try: ledger.note(await asyncio.wait_for(anext(stream), 60))
+        except TimeoutError: break
+    return ledger.drawn - ledger.whole - waiting()
+
+
+async def soak(calm, faulty):
+    "Everything that is measured."
+    ledger, rng = Ledger(), random.Random(0)
+    async with BrowserPool(BROWSER, browsers=2, pages=4) as pool:
+        rollout = StreamingRollout(pool, ledger.draw, SCRIPTED['oracle'], 'soak', Allowance(ENDLESS, 0), retries=10)
+        stream = aiter(rollout)
+        await play(stream, ledger, pool, calm / 4)   # warm
+        before, _ = await play(stream, ledger, pool, calm)
+        trouble = [asyncio.ensure_future(o(pool, rng)) for o in (kill, hang)]
+        during, held = await play(stream, ledger, pool, faulty)
+        for o in trouble: o.cancel()
+        await asyncio.gather(*trouble, return_exceptions=True)
+        await until_whole(pool)
+        after, _ = await play(stream, ledger, pool, calm)
+        nowhere = await drain(rollout, stream, ledger)
+        await stream.aclose()
+    gained = 3600 / (faulty / PARTS) * np.polyfit(np.arange(PARTS - 2), held[2:], 1)[0]
+    return dict(before=before, during=during, after=after, nowhere=nowhere, doubled=sum(n - 1 for n in ledger.ids.values()), given_up=rollout.lost, restarts=pool.restarts,
+                stops=dict(ledger.stops), held_mb=held, gained_mb_per_hour=float(gained), seconds=faulty)
+
+
+def main():
+    p = argparse.ArgumentParser(COMMAND, description=__doc__)
+    for size in ('quick', 'full'): p.add_argument(f'--{size}', action='store_const', const=size, dest='size', default='default')
+    found = asyncio.run(soak(*SIZES[p.parse_args().size]))
+    write_json('reports/bench/soak.json', found)
+    facts = dict(command=COMMAND, machine=machine(Chromium=chromium_version()), n=sum(found['stops'].values()))
+    record_figures('bench', dict(soak_throughput=Figure(2 * found['during'] / (found['before'] + found['after']), unit='of calm', **facts), soak_lost=Figure(found['nowhere'] + found['doubled'] + found['given_up'], unit='episodes', **facts),
+                                 soak_mb_per_hour=Figure(found['gained_mb_per_hour'], unit='MB', **facts)))
+    for name, value in found.items(): print(f'   {name}: {value}')
+
+
+if __name__ == '__main__': main()
