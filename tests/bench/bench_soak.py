@@ -60,6 +60,7 @@ async def play(stream, ledger, pool, seconds):
         while time.monotonic() < began + seconds * part / PARTS:
             try: ledger.note(await asyncio.wait_for(anext(stream), 60))   # a minute without any episode is a deadlock
             except TimeoutError: raise SystemExit(f'no episode has ended for a minute; so far {dict(ledger.stops)}')
+        await asyncio.wait_for(until_whole(pool), 60)
         held.append(megabytes(pool))
     return (ledger.whole - before) / (time.monotonic() - began), held
 
