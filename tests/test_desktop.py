@@ -17,7 +17,7 @@ from tests.waiting import until
 from uitars_nb.core.coordinates import to_pixel
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
-from uitars_nb.sandbox.desktop import SOCKETS, DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
+from uitars_nb.sandbox.desktop import FONTS, SOCKETS, DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
 from uitars_nb.sandbox.jail import Jail
 from uitars_nb.sandbox.recording import find_ffmpeg
 from uitars_nb.sandbox.remote import Looking
@@ -499,3 +499,11 @@ async def test_the_folder_of_the_display_is_read_only(jailed):
         code, said = await jail.run(['sh', '-c', deed])
         assert code and b'Read-only' in said, deed
     await session.launch('terminal')
+
+
+@pytest.mark.skipif(not os.path.isdir(FONTS) or not os.listdir(FONTS), reason='this machine keeps no cache of its fonts')
+async def test_a_new_home_does_not_cost_a_reading_of_all_fonts():
+    jail = await Jail(config := jail_for_desktop()).start()
+    session = await DesktopSession(DesktopConfig(size=(640, 480), looking=PATIENT, start_timeout=90), jail).start()
+    try: assert (await jail.run(['find', '/home/user', '-name', '*.cache-*'])) == (0, b'')
+    finally: await session.close(); await jail.close(); drop_sockets(config)

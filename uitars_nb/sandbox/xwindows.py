@@ -76,10 +76,10 @@ def active_title(
 def managed(
     display,
 ) -> bool:
-    "True where a window manager runs, and not only has run: the window that it names is there, and says the same."
+    "True where a window manager runs, and not only has run: the window that it names is there, and says the same; and it has counted its desktops, for which a panel waits a whole second."
     from Xlib.error import XError
-    named = _property(display, display.screen().root, '_NET_SUPPORTING_WM_CHECK')
-    if named is None: return False
+    named, desktops = (_property(display, display.screen().root, o) for o in ('_NET_SUPPORTING_WM_CHECK', '_NET_NUMBER_OF_DESKTOPS'))
+    if named is None or desktops is None: return False
     try: own = _property(display, display.create_resource_object('window', named[0]), '_NET_SUPPORTING_WM_CHECK')
     except XError: return False
     return own is not None and own[0] == named[0]
