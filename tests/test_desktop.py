@@ -505,5 +505,7 @@ async def test_the_folder_of_the_display_is_read_only(jailed):
 async def test_a_new_home_does_not_cost_a_reading_of_all_fonts():
     jail = await Jail(config := jail_for_desktop()).start()
     session = await DesktopSession(DesktopConfig(size=(640, 480), looking=PATIENT, start_timeout=90), jail).start()
-    try: assert (await jail.run(['find', '/home/user', '-name', '*.cache-*'])) == (0, b'')
+    try:
+        await session.launch('editor', wait=60)
+        assert await jail.run(['find', '/home/user', '-name', '*.cache-*']) == (0, b'')
     finally: await session.close(); await jail.close(); drop_sockets(config)
