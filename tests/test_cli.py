@@ -149,12 +149,13 @@ def test_a_baseline_plays_reports_and_resumes(tmp_path):
 @pytest.mark.timeout(600)
 def test_the_main_job_learns_reports_and_resumes(tmp_path):
     "At its smallest; a second call plays and learns nothing and leaves the same report."
-    words = ['run', '--suite', 'miniwob/click-test', '--demos', 2, '--steps', 10, '--episodes', 2, '--out', tmp_path/'run', '--report', tmp_path/'report', '--pages', 2]
+    words = ['run', '--suite', 'miniwob/click-test', '--before', '--demos', 2, '--steps', 5, '--updates', 2, '--rollouts', 8, '--pretrain', 1, '--episodes', 2, '--pages', 2,
+             '--out', tmp_path/'run', '--report', tmp_path/'report']
     seen = []
     for _ in range(2):
         status, out, err = cli(*words, cwd=Path(__file__).parents[1])
-        assert status == 0 and 'after ' in out and 'difference' in out, out + err
+        assert status == 0 and 'practised ' in out and out.count('difference') == 2, out + err
         seen.append({p.name: p.read_bytes() for p in (tmp_path/'report').iterdir() if p.is_file()})
-    assert set(seen[0]) == {'main.ipynb', 'episodes.csv', 'learning.csv', 'learning.svg', 'success.svg', 'stops.svg'}
+    assert set(seen[0]) == {'main.ipynb', 'episodes.csv', 'learning.csv', 'learning.svg', 'practice.csv', 'practice.svg', 'success.svg', 'stops.svg'}
     assert seen[0] == seen[1]
-    for name in ('before', 'demos', 'after'): assert [json.loads(row)['episodes'] for row in (tmp_path/'run'/name/'metrics.jsonl').read_text().splitlines()] == [2, 0]
+    for name in ('before', 'demos', 'after', 'practised'): assert [json.loads(row)['episodes'] for row in (tmp_path/'run'/name/'metrics.jsonl').read_text().splitlines()] == [2, 0]

@@ -78,7 +78,7 @@ def versions() -> dict:
 
 # %% ../../nbs/10_sandbox/10_chromium.ipynb #5b58f739
 FLAGS = [
-    '--headless', '--remote-debugging-pipe', '--no-first-run', '--no-default-browser-check', '--password-store=basic', '--use-mock-keychain',
+    '--headless', '--remote-debugging-pipe', '--log-level=2', '--no-first-run', '--no-default-browser-check', '--password-store=basic', '--use-mock-keychain',
     '--disable-gpu', '--in-process-gpu', '--enable-features=NetworkServiceInProcess2', '--disable-partial-raster', '--disable-dev-shm-usage', '--disable-smooth-scrolling',
     '--force-color-profile=srgb', '--font-render-hinting=none', '--disable-lcd-text', '--disable-font-subpixel-positioning', '--force-device-scale-factor=1', '--lang=en-US',
     '--disable-renderer-backgrounding', '--disable-background-timer-throttling', '--disable-backgrounding-occluded-windows', '--disable-hang-monitor',
@@ -99,9 +99,9 @@ def flags(
     return [*FLAGS, *(ON_DEMAND if on_demand else FREE), *(['--no-sandbox'] if os.geteuid() == 0 else []), *extra]
 
 # %% ../../nbs/10_sandbox/10_chromium.ipynb #cfbce950
-GUARD = '"$@"; rm -rf "$UITARS_PROFILE"'  # waits for Chromium, then removes its profile
+GUARD = '"$@"; code=$?; rm -rf "$UITARS_PROFILE"; exit $code'  # waits for Chromium, then removes its profile
 
-def _spawn(path, folder, args):
+def _spawn(path, folder, args, said):
     "Chromium under its guard, and our two ends of its pipes."
     (from_us, to_browser), (from_browser, to_us) = os.pipe(), os.pipe()
     def plumb():
@@ -109,7 +109,7 @@ def _spawn(path, folder, args):
         os.dup2(a, 3); os.dup2(b, 4)
         os.closerange(5, 256)
     process = subprocess.Popen(['/bin/sh', '-c', GUARD, 'chromium', path, f'--user-data-dir={folder}/profile', *args], preexec_fn=plumb, close_fds=False,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env={**os.environ, 'UITARS_PROFILE': folder, 'TMPDIR': folder})
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True, env={**os.environ, 'UITARS_PROFILE': folder, 'TMPDIR': folder})
     os.close(from_us); os.close(to_us)
     return process, from_browser, to_browser
 
@@ -177,12 +177,29 @@ async def launch(
     on_demand: bool | None = None,  # draw on demand; where None, if it is a headless shell
 ) -> Chromium:
     "Start a browser. Raises `RuntimeError` where it does not come up."
-    path, folder = path or find_chromium(), tempfile.mkdtemp(prefix='uitars-chromium-')
+    path = path or find_chromium()
     on_demand = is_shell(path) if on_demand is None else on_demand
-    process, read_fd, write_fd = _spawn(path, folder, flags(*extra, on_demand=on_demand))
-    browser = Chromium(process, folder, await connect(read_fd, write_fd), on_demand)
-    try: await asyncio.wait_for(browser.root.send('Target.setAutoAttach', dict(autoAttach=True, waitForDebuggerOnStart=True, flatten=True)), timeout)
-    except (Disconnected, TimeoutError) as e:
-        await browser.close()
-        raise RuntimeError(f'{path} did not come up: {e!r}; run it by hand with --headless --dump-dom about:blank to see why') from e
+    args = flags(*extra, on_demand=on_demand)
+    try: return await _start(path, args, timeout, on_demand)
+    except Disconnected: pass   # a crash at the start is rare; one more try
+    try: return await _start(path, args, timeout, on_demand)
+    except Disconnected as e: raise RuntimeError(f'{path} did not come up, twice: {e}; run it by hand with --headless --dump-dom about:blank to see why') from e
+
+async def _start(path, args, timeout, on_demand):
+    "A browser that answers. Raises `Disconnected` with what it said where it dies."
+    folder = tempfile.mkdtemp(prefix='uitars-chromium-')
+    with tempfile.TemporaryFile() as said:
+        process, read_fd, write_fd = _spawn(path, folder, args, said)
+        browser = Chromium(process, folder, await connect(read_fd, write_fd), on_demand)
+        try: await asyncio.wait_for(browser.root.send('Target.setAutoAttach', dict(autoAttach=True, waitForDebuggerOnStart=True, flatten=True)), timeout)
+        except (Disconnected, TimeoutError) as e:
+            code = await _exit_code(process)
+            await browser.close()
+            said.seek(0)
+            raise Disconnected(f'{e!r}, exit code {code}: {said.read().decode(errors="replace").strip()[-300:] or "it said nothing"}') from e
     return browser
+
+async def _exit_code(process, seconds=1):
+    "Of one that may still live: then None."
+    try: return await asyncio.to_thread(process.wait, seconds)
+    except subprocess.TimeoutExpired: return None

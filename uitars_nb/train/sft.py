@@ -233,14 +233,14 @@ def make_trainer(
     progress: bool = True,                  # show a bar
 ) -> L.Trainer:
     "Lightning's trainer for a run. Raises `ValueError` for an unknown strategy."
-    c = config
+    c, log_every = config, min(config.log_every, config.steps)   # a short run logs too
     if c.strategy not in STRATEGIES: raise ValueError(f'no strategy {c.strategy!r}; there are {", ".join(STRATEGIES)}')
     bar = [TQDMProgressBar(leave=True)] if progress else []
     return L.Trainer(
         max_steps=c.steps, max_epochs=-1, accelerator=c.accelerator, devices=c.devices, num_nodes=c.nodes,
         strategy=STRATEGIES[c.strategy](c), precision=precision, accumulate_grad_batches=c.accumulate,
-        callbacks=[Speed(c.log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every), *bar], log_every_n_steps=c.log_every,
-        logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=c.log_every), TensorBoardLogger(path, name='tensorboard', version='')],
+        callbacks=[Speed(log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every), *bar], log_every_n_steps=log_every,
+        logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=log_every), TensorBoardLogger(path, name='tensorboard', version='')],
         val_check_interval=c.validate_every * c.accumulate if validate else None, check_val_every_n_epoch=None if validate else 1, limit_val_batches=None if validate else 0,
         num_sanity_val_steps=0, use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=progress, enable_model_summary=False, default_root_dir=path)
 
