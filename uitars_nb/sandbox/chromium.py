@@ -78,7 +78,7 @@ def versions() -> dict:
 
 # %% ../../nbs/10_sandbox/10_chromium.ipynb #5b58f739
 FLAGS = [
-    '--headless', '--remote-debugging-pipe', '--log-level=2', '--no-first-run', '--no-default-browser-check', '--password-store=basic', '--use-mock-keychain',
+    '--headless', '--remote-debugging-pipe', '--no-first-run', '--no-default-browser-check', '--password-store=basic', '--use-mock-keychain',
     '--disable-gpu', '--in-process-gpu', '--enable-features=NetworkServiceInProcess2', '--disable-partial-raster', '--disable-dev-shm-usage', '--disable-smooth-scrolling',
     '--force-color-profile=srgb', '--font-render-hinting=none', '--disable-lcd-text', '--disable-font-subpixel-positioning', '--force-device-scale-factor=1', '--lang=en-US',
     '--disable-renderer-backgrounding', '--disable-background-timer-throttling', '--disable-backgrounding-occluded-windows', '--disable-hang-monitor',
@@ -101,22 +101,23 @@ def flags(
 # %% ../../nbs/10_sandbox/10_chromium.ipynb #cfbce950
 GUARD = '"$@"; code=$?; rm -rf "$UITARS_PROFILE"; exit $code'  # waits for Chromium, then removes its profile
 
-def _spawn(path, folder, args, said):
-    "Chromium under its guard, and our two ends of its pipes."
-    (from_us, to_browser), (from_browser, to_us) = os.pipe(), os.pipe()
+def _spawn(path, folder, args):
+    "Chromium under its guard, our two ends of its pipes, and what it complains of: the first 64 KiB, so that a page cannot fill the disk."
+    (from_us, to_browser), (from_browser, to_us), (said, to_say) = os.pipe(), os.pipe(), os.pipe()
+    os.set_blocking(said, False); os.set_blocking(to_say, False)
     def plumb():
         a, b = fcntl.fcntl(from_us, fcntl.F_DUPFD, 10), fcntl.fcntl(to_us, fcntl.F_DUPFD, 10)
         os.dup2(a, 3); os.dup2(b, 4)
         os.closerange(5, 256)
     process = subprocess.Popen(['/bin/sh', '-c', GUARD, 'chromium', path, f'--user-data-dir={folder}/profile', *args], preexec_fn=plumb, close_fds=False,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True, env={**os.environ, 'UITARS_PROFILE': folder, 'TMPDIR': folder})
-    os.close(from_us); os.close(to_us)
-    return process, from_browser, to_browser
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=to_say, start_new_session=True, env={**os.environ, 'UITARS_PROFILE': folder, 'TMPDIR': folder})
+    for fd in (from_us, to_us, to_say): os.close(fd)
+    return process, from_browser, to_browser, open(said, 'rb', 0)
 
 class Chromium:
     "One running browser process."
-    def __init__(self, process, folder, connection, on_demand=False):
-        self.process, self.folder, self.connection, self.on_demand = process, folder, connection, on_demand
+    def __init__(self, process, folder, connection, said, on_demand=False):
+        self.process, self.folder, self.connection, self.said, self.on_demand = process, folder, connection, said, on_demand
         self.turn = asyncio.Lock()  # to draw
         self.contexts = {}  # browser context -> what to call with a new target in it
         self.root.on('Target.attachedToTarget', self._attached)
@@ -162,6 +163,7 @@ class Chromium:
         "End the browser and remove its profile folder."
         self.connection.close()
         self.kill()
+        self.said.close()
         await asyncio.to_thread(self.process.wait)
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
 
@@ -188,15 +190,14 @@ async def launch(
 async def _start(path, args, timeout, on_demand):
     "A browser that answers. Raises `Disconnected` with what it said where it dies."
     folder = tempfile.mkdtemp(prefix='uitars-chromium-')
-    with tempfile.TemporaryFile() as said:
-        process, read_fd, write_fd = _spawn(path, folder, args, said)
-        browser = Chromium(process, folder, await connect(read_fd, write_fd), on_demand)
-        try: await asyncio.wait_for(browser.root.send('Target.setAutoAttach', dict(autoAttach=True, waitForDebuggerOnStart=True, flatten=True)), timeout)
-        except (Disconnected, TimeoutError) as e:
-            code = await _exit_code(process)
-            await browser.close()
-            said.seek(0)
-            raise Disconnected(f'{e!r}, exit code {code}: {said.read().decode(errors="replace").strip()[-300:] or "it said nothing"}') from e
+    process, read_fd, write_fd, said = _spawn(path, folder, args)
+    browser = Chromium(process, folder, await connect(read_fd, write_fd), said, on_demand)
+    try: await asyncio.wait_for(browser.root.send('Target.setAutoAttach', dict(autoAttach=True, waitForDebuggerOnStart=True, flatten=True)), timeout)
+    except (Disconnected, TimeoutError) as e:
+        code = await _exit_code(process)
+        words = (said.read(1 << 16) or b'').decode(errors='replace').strip()[-300:]
+        await browser.close()
+        raise Disconnected(f'{e!r}, exit code {code}: {words or "it said nothing"}') from e
     return browser
 
 async def _exit_code(process, seconds=1):
