@@ -80,10 +80,9 @@ async def _play(conn, config):
     from uitars_nb.model.engine import Engine
     from uitars_nb.model.policy import Policy
     from uitars_nb.model.sampling import Sampling
-    from uitars_nb.sandbox.pool import BrowserPool
-    from uitars_nb.tasks.miniwob import BROWSER
+    from uitars_nb.tasks.places import pool_for
     policy = Policy.from_pretrained(config.policy, dtype='float32')
-    async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages, threads=config.threads) as engine, BrowserPool(BROWSER, config.browsers, config.pages) as pool:
+    async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages, threads=config.threads) as engine, pool_for(config.tasks, config.browsers, config.pages) as pool:
         slow = Delayed(pool, *config.delays, config.seed) if config.delays[0] else pool
         agent = PolicyAgent.of(policy, engine, Sampling(config.temperature, 1., config.max_tokens, config.seed + config.skip))
         await _stream(conn, config, engine, slow, agent)

@@ -47,7 +47,7 @@ def reinforce(
     from uitars_nb.train.update import Objective
     from uitars_nb.train.reinforce import fitting_hardware, pretrain_value, reinforce as learn
     from uitars_nb.train.value import SHARED_LR, ValueConfig
-    import uitars_nb.tasks.miniwob
+    import uitars_nb.tasks.places   # all of them
     if algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
     actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, curriculum, seed, browsers=browsers, pages=pages)
     critic_lr = SHARED_LR if shared else 2 * lr

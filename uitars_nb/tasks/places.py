@@ -8,7 +8,7 @@ __all__ = ['pool_for']
 # %% ../../nbs/20_tasks/70_places.ipynb #afcfe05e
 from collections.abc import Iterable
 
-import uitars_nb.tasks.files, uitars_nb.tasks.recall, uitars_nb.tasks.reports   # registered by being imported
+import uitars_nb.tasks.corridor, uitars_nb.tasks.files, uitars_nb.tasks.recall, uitars_nb.tasks.reports   # registered by being imported
 from ..sandbox.pool import BrowserPool
 from ..sandbox.sessions import SessionPool
 from .base import get_task
