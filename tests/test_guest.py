@@ -16,6 +16,7 @@ from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
 from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession
 from uitars_nb.sandbox.remote import Looking, RemoteGuest, duration
+from uitars_nb.sandbox.screens import Receiver, Sender
 
 missing = [o for o in ('Xvfb', 'openbox', 'xclip', 'xterm') if not shutil.which(o)]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
@@ -196,3 +197,23 @@ def test_it_imports_without_what_other_systems_lack(system):
     "No Windows or Mac runs this; that nothing of X11 or POSIX is imported at the top can be seen here."
     done = subprocess.run([sys.executable, '-c', ELSEWHERE, system], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-1500:]
+
+
+def test_what_arrives_is_the_screen_whatever_was_lost_between():
+    "Two receivers, answers that get lost, screens that change in part, not at all or in size, a server that starts anew."
+    rng, sender, receivers, partial = np.random.default_rng(0), Sender(), [Receiver(), Receiver()], 0
+    pixels = rng.integers(0, 256, (30, 40, 4), dtype=np.uint8)
+    for _ in range(400):
+        pixels = pixels.copy()
+        if rng.random() < .7: pixels[tuple(rng.integers(pixels.shape[:2]))] = rng.integers(0, 256, 4)
+        if rng.random() < .05: pixels = rng.integers(0, 256, (*rng.choice([20, 30, 40], 2), 4), dtype=np.uint8)
+        if rng.random() < .02: sender = Sender()
+        size, to = pixels.shape[1::-1], receivers[int(rng.random() < .2)]
+        data, rows, frame = sender.pack(pixels.tobytes(), size, to.frame)
+        if rng.random() < .1: continue   # lost on its way
+        partial += rows != (0, size[1])
+        before = to.screen.copy() if to.screen is not None else None
+        kept, seen = to.screen, to.unpack(data, size, rows, frame)
+        assert np.array_equal(seen, pixels[..., 2::-1]) and not seen.flags.writeable
+        assert before is None or np.array_equal(kept, before), 'a screen that was given away has changed'
+    assert partial > 100

@@ -22,6 +22,7 @@ from .bubblewrap import HOME, require_bubblewrap
 from .gestures import SPACE, full_address
 from .jail import Jail, JailConfig, JailGone
 from .remote import Looking, RemoteGuest, connection
+from .screens import Receiver
 from .xserver import find_program
 
 # %% ../../nbs/10_sandbox/59_desktop.ipynb #18870235
@@ -213,7 +214,7 @@ class DesktopSession(RemoteGuest):
 
     async def _start(self):
         facts, _ = await asyncio.gather(self._guest(), self.own.start() if self.own else asyncio.sleep(0))
-        self.client, self.size = connection(f'http://127.0.0.1:{facts["port"]}', self.token), tuple(facts['size'])
+        self.client, self.receiver, self.size = connection(f'http://127.0.0.1:{facts["port"]}', self.token), Receiver(), tuple(facts['size'])
         with failures():
             await self.place.start(dict(DISPLAY=facts['display'], XAUTHORITY=f'{self.folder}/Xauthority'))
             await self.stand()

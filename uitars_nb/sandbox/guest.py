@@ -21,7 +21,7 @@ from . import gestures, programs, xwindows
 from .base import ActionError, EnvironmentFailure
 from .gestures import Gestures, is_x11
 from .recording import Recording
-from .screens import Screen, pack, rgb, still
+from .screens import Screen, Sender, rgb, still
 from .xserver import XServer, adopt_orphans, spawn
 
 # %% ../../nbs/10_sandbox/57_guest.ipynb #7a921006
@@ -187,10 +187,13 @@ def _screen_routes(app, guest):
     @app.post('/act')
     async def act(name: str = Body(), args: dict = Body()): await guest.act(Action(name, args))
 
+    sender = Sender()
+
     @app.get('/screen')
-    async def screen(quiet: float = 0, most: float = 1):
-        data = pack(await guest.look(quiet, most))
-        return Response(data, media_type='application/octet-stream', headers={'X-Size': '{}x{}'.format(*guest.size), 'X-Title': quote(guest.title)})
+    async def screen(quiet: float = 0, most: float = 1, known: int = 0):
+        data, rows, frame = sender.pack(await guest.look(quiet, most), guest.size, known)
+        headers = {'X-Size': '{}x{}'.format(*guest.size), 'X-Rows': '{}-{}'.format(*rows), 'X-Frame': str(frame), 'X-Title': quote(guest.title)}
+        return Response(data, media_type='application/octet-stream', headers=headers)
 
     @app.post('/reset')
     async def reset(): await guest.reset()

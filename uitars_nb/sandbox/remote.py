@@ -16,7 +16,7 @@ import httpx
 from ..core.types import Action, Observation, StopReason
 from .base import ActionError, EnvironmentFailure
 from .programs import command
-from .screens import unpack
+from .screens import Receiver
 from .xwindows import Window
 
 # %% ../../nbs/10_sandbox/58_remote.ipynb #bf2141fd
@@ -58,7 +58,7 @@ class RemoteGuest:
         looking: Looking = Looking(),
     ):
         self.looking, self.id, self.size, self.started = looking, f'guest-{next(_ids)}', (0, 0), time.monotonic()
-        self.client = connection(url, token)
+        self.client, self.receiver = connection(url, token), Receiver()
 
     async def ask(self, method: str, path: str, extra: float = 0, **body) -> httpx.Response:
         "What the guest answers; `extra` seconds beside the usual limit. Raises as `result`."
@@ -88,9 +88,9 @@ class RemoteGuest:
 
     async def observe(self) -> Observation:
         "A fresh look."
-        answer = await self.ask('GET', '/screen', self.looking.most, params=dict(quiet=self.looking.quiet, most=self.looking.most))
-        size = tuple(map(int, answer.headers['X-Size'].split('x')))
-        return Observation(unpack(answer.content, size), title=unquote(answer.headers['X-Title']), clock_ms=1000 * (time.monotonic() - self.started))
+        answer = await self.ask('GET', '/screen', self.looking.most, params=dict(quiet=self.looking.quiet, most=self.looking.most, known=self.receiver.frame))
+        size, rows = (tuple(map(int, answer.headers[k].split(by))) for k, by in (('X-Size', 'x'), ('X-Rows', '-')))
+        return Observation(self.receiver.unpack(answer.content, size, rows, int(answer.headers['X-Frame'])), title=unquote(answer.headers['X-Title']), clock_ms=1000 * (time.monotonic() - self.started))
 
     async def close(self) -> None:
         "Hang up; the guest stays."
