@@ -26,16 +26,10 @@ def load(home):  # noqa: F811
 
 def critic_of(policy, shared=False, seed=0):
     "A critic with an opinion."
-    return Critic.from_policy(policy, shared, std=1., seed=seed)
-
-
-@pytest.mark.parametrize('shared', [False, True])
-def test_an_untrained_head_is_zero_or_what_its_seed_draws(load, shared):
-    policy = load('Qwen3-VL')
-    made = lambda **kw: Critic.from_policy(policy, shared, **kw).head
-    assert not made().weight.any() and not made(std=.02).bias.any()
-    assert torch.equal(made(std=.02, seed=3).weight, made(std=.02, seed=3).weight) and not torch.equal(made(std=.02, seed=3).weight, made(std=.02, seed=4).weight)
-    assert made(std=.02).weight.std().item() == pytest.approx(.02, rel=.3)
+    critic = Critic.from_policy(policy, shared)
+    torch.manual_seed(seed)
+    nn.init.normal_(critic.head.weight)
+    return critic
 
 
 @kinds

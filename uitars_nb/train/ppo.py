@@ -41,7 +41,6 @@ class PPOConfig:
     critic_lr: float = 2e-4                       # above the actor's
     muon: bool = False                            # Muon for the matrices; else AdamW for all
     shared: bool = False                          # the critic is a head over the actor's own states
-    head_std: float = 0.                          # of the weights of a critic's head that nothing has trained; 0: the first values are all alike
     decay: float = 0.                             # weight decay
     warmup: int = 5                               # updates in which the actor's rate rises
     fall: float = 0.                              # share of the updates, at the end, in which it falls to nothing

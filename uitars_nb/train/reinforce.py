@@ -180,7 +180,7 @@ def reinforce(
     start = last_update(last)
     weights = _latest(path, start, last)
     feed = RolloutFeed(path, actor, reward, start, weights, config.updates)
-    module = PPO(learned, _critic(learned, critic, config) if config.algorithm == 'ppo' else None, config, _reference(policy, config))
+    module = PPO(learned, _critic(learned, critic, config.shared) if config.algorithm == 'ppo' else None, config, _reference(policy, config))
     if start < config.updates:
         trainer = rl_trainer(path, hardware, [AfterUpdate(feed, config.updates, hardware.keep_every), *callbacks], progress)
         with warnings.catch_warnings(action='ignore'): trainer.fit(module, feed, ckpt_path=last if start else None)
@@ -193,9 +193,9 @@ def _save(module, path, made):
     if module.critic is not None: module.critic.eval().save(path/'critic')
     made.summarise(updates=module.version)
 
-def _critic(policy, folder, config):
-    if not folder: return Critic.from_policy(policy, config.shared, config.head_std, config.seed)
-    return Critic.from_pretrained(folder, policy) if config.shared else Critic.from_pretrained(folder, dtype='float32')
+def _critic(policy, folder, shared):
+    if not folder: return Critic.from_policy(policy, shared)
+    return Critic.from_pretrained(folder, policy) if shared else Critic.from_pretrained(folder, dtype='float32')
 
 def _reference(folder, config): return Policy.from_pretrained(folder, dtype='float32') if config.objective.kl else None
 
