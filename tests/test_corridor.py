@@ -6,7 +6,7 @@ from uitars_nb.agent.demonstrate import Forgetful
 from uitars_nb.agent.loop import OracleAgent, RandomAgent, run_episode
 from uitars_nb.core.types import StopReason, TaskSpec
 from uitars_nb.sandbox.pool import BrowserPool
-from uitars_nb.tasks import corridor
+from uitars_nb.tasks import base, corridor
 from uitars_nb.tasks.base import SUITES, TASKS, Task, split_of, suite
 from uitars_nb.tasks.corridor import SPOTS, rooms
 from uitars_nb.tasks.miniwob import BROWSER
@@ -84,5 +84,5 @@ async def test_leaving_the_page_ends_it(session):
 
 
 async def test_outside_a_checkout_it_says_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(corridor, 'PAGE', tmp_path/'index.html')
-    with pytest.raises(FileNotFoundError, match='sandboxes/corridor'): corridor.page_url()
+    monkeypatch.setattr(base, 'SANDBOXES', tmp_path)
+    with pytest.raises(FileNotFoundError, match='sandboxes/corridor'): base.own_page('corridor')

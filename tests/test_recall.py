@@ -14,7 +14,7 @@ from uitars_nb.core.types import Action, StopReason, TaskSpec
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.sampling import Sampling
 from uitars_nb.sandbox.pool import BrowserPool
-from uitars_nb.tasks import recall
+from uitars_nb.tasks import base, recall
 from uitars_nb.tasks.base import SUITES, TASKS, Task, split_of, suite
 from uitars_nb.tasks.recall import BROWSER, CHOICES, GRID_SIZE, learn_glyphs, problem, read_screen
 
@@ -96,8 +96,8 @@ async def test_too_few_pages_are_refused(pages, people, scattered):
 
 
 async def test_outside_a_checkout_it_says_what_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(recall, 'PAGE', tmp_path/'index.html')
-    with pytest.raises(FileNotFoundError, match='sandboxes/recall'): recall.page_url()
+    monkeypatch.setattr(base, 'SANDBOXES', tmp_path)
+    with pytest.raises(FileNotFoundError, match='sandboxes/recall'): base.own_page('recall')
 
 
 # --- the page
