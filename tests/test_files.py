@@ -117,7 +117,9 @@ async def test_both_hands_are_used(played):
 async def test_a_report_is_fetched_by_the_browser_and_filed_by_the_shell(played):
     for spec in specs('web', 4):
         traj = await played(spec)
-        assert traj.success and [a.name for s in traj.steps for a in s.actions] == ['click', 'execute_bash', 'execute_bash', 'finished']
+        told = [(s.observation.text, [str(e) for e in s.observation.events]) for s in traj.steps]
+        assert traj.success, (spec.id, traj.info, told)
+        assert [a.name for s in traj.steps for a in s.actions] == ['click', 'execute_bash', 'execute_bash', 'finished']
     wrong = await played(specs('web')[0], says(bash('find / -name "*.csv" -path "*ownload*" 2>/dev/null; touch ~/files/done')))
     assert (wrong.reward, wrong.success) == (0, False)
 

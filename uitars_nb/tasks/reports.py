@@ -75,7 +75,7 @@ class ReportTask(FileTask):
         r = self.problem(spec)
         kept, out = (op[1] for op in r.operations)
         yield await click_on(session.screen, "$('a[download=\"' + x + '\"]')", r.name)
-        yield Action('execute_bash', dict(command=f'cd ~/Downloads && for i in $(seq 50); do [ -s {r.name} ] && break; sleep .1; done; mv {r.name} ~/{WORK}/{kept}'))
+        yield Action('execute_bash', dict(command=f'cd ~/Downloads && for i in $(seq 250); do [ -s {r.name} ] && break; sleep .1; done; mv {r.name} ~/{WORK}/{kept}'))
         yield Action('execute_bash', dict(command=f"cd ~/{WORK} && awk -F, 'NR > 1 {{ n += $2 }} END {{ print n }}' {kept} > {out}"))
 
 SUITES['files/web'] = [register(ReportTask()).name]
