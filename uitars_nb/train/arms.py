@@ -179,10 +179,11 @@ class Ground:
         return rl_arm(self.start, replace(plays, **actor), replace(learns, **ppo), value, Hardware(self.precision))
 
 def effect_figures(
-    name: str,                   # of the experiment
+    name: str,                   # of the report and its parameters
     effects: Mapping[str, Effect],   # by the figure's id
     unit: str = '',
+    experiment: str = '',        # its notebook; empty: has the same name
 ) -> dict[str, Figure]:
     "What `core.figures.record_figures` takes."
-    facts = dict(command=f'papermill nbs/experiments/{name}.ipynb reports/{name}/{name}.ipynb -f nbs/experiments/params/{name}.yaml --cwd .', machine=machine(Chromium=versions().get('chromium', '')))
+    facts = dict(command=f'papermill nbs/experiments/{experiment or name}.ipynb reports/{name}/{name}.ipynb -f nbs/experiments/params/{name}.yaml --cwd .', machine=machine(Chromium=versions().get('chromium', '')))
     return {id: Figure(e.value, unit=unit, low=e.low, high=e.high, n=e.seeds, **facts) for id, e in effects.items()}
