@@ -688,6 +688,23 @@ async def test_tools_by_lease():
     assert server.workers() == []
 
 
+@pytest.mark.skipif(not shutil.which('bwrap'), reason='no bubblewrap')
+@pytest.mark.parametrize('kind', ['browser_tools', pytest.param('desktop_tools', marks=pytest.mark.skipif(not shutil.which('Xvfb'), reason='no X server'))])
+async def test_a_screen_and_tools_by_lease(kind):
+    with serving(kinds={kind: dict(slots=1, most=1, options=dict(screen=dict(size=[320, 240]), tools=dict(bash_seconds=10)))}) as server:
+        async with server.client() as client:
+            for _ in range(2):
+                async with client.session(kind, wait=90) as session:
+                    assert (await session.observe()).screenshot.shape == (240, 320, 3)
+                    await session.act(Action('execute_bash', dict(command='ls answer; echo "$((6 * 7))" > answer; cat answer')))
+                    words = (await session.observe()).text
+                    assert 'No such file' in words and '42' in words   # and no file of the last lease
+                    await session.act(Action('click', dict(point=(500, 500))))
+        kept = [p.pid for p in server.workers()[0].children(recursive=True)]
+        server.workers()[0].kill()
+        await until(lambda: not any(map(birth, kept)))
+
+
 @pytest.mark.skipif(not shutil.which('Xvfb'), reason='no X server')
 async def test_desktops_by_lease():
     with serving(kinds=dict(desktop=dict(slots=1, most=1, options=dict(size=[640, 480])))) as server:

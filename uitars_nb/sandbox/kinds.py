@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'Host', 'SimulatedConfig', 'SimulatedSession', 'SimulatedHost', 'BrowserHost', 'PhonesConfig', 'AndroidHost',
-           'EachHost', 'DesktopHost', 'WindowsHost', 'ToolHost', 'register', 'host_class', 'structure', 'config_of']
+           'EachHost', 'DesktopHost', 'WindowsHost', 'ToolHost', 'Together', 'TogetherHost', 'DesktopToolHost',
+           'BrowserToolHost', 'register', 'host_class', 'structure', 'config_of']
 
 # %% ../../nbs/10_sandbox/67_kinds.ipynb #d863e328
 import asyncio, importlib, itertools
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -171,10 +173,47 @@ class ToolHost(EachHost):
     "Terminals, Python cells and editors over a home, without a screen."
     session, settings = 'uitars_nb.sandbox.tools:ToolSession', 'uitars_nb.sandbox.tools:ToolConfig'
 
+# %% ../../nbs/10_sandbox/67_kinds.ipynb #2c8e7511
+class Together:
+    "A session whose parts end with it."
+    def __init__(self,
+        session: Session,        # made of the parts
+        parts: AsyncExitStack,   # which closes all of them
+    ): self.session, self.parts = session, parts
+
+    def __getattr__(self, name): return getattr(self.session, name)
+
+    async def close(self) -> None:
+        "End everything."
+        await self.parts.aclose()
+
+class TogetherHost(EachHost):
+    "Sessions of an opener of `sandbox.sessions`, of a screen and tools."
+    opener = ''
+
+    async def open(self, place: int) -> Session:
+        "One more. Raises `EnvironmentFailure` where something that it needs is not installed."
+        parts = AsyncExitStack()
+        try: return Together(await parts.enter_async_context(host_class(self.opener)(self.options.screen, self.options.tools)), parts)
+        except (RuntimeError, OSError) as e: raise EnvironmentFailure(StopReason.ENV_RESOURCE, str(e)) from e
+
+class DesktopToolHost(TogetherHost):
+    "Linux desktops with terminals, Python cells and editors in the jail of their programs."
+    opener, settings = 'uitars_nb.sandbox.sessions:desktop_with_tools', 'uitars_nb.sandbox.sessions:DesktopAndTools'
+
+    def alive(self, session: Session) -> bool: return session.shared.alive and EachHost.alive(self, session.screen)
+
+class BrowserToolHost(TogetherHost):
+    "A Chromium for each session, with terminals, Python cells and editors over the home of its downloads."
+    opener, settings = 'uitars_nb.sandbox.sessions:browser_with_tools', 'uitars_nb.sandbox.sessions:BrowserAndTools'
+
+    def alive(self, session: Session) -> bool: return not session.screen.browser.gone.done()
+
 # %% ../../nbs/10_sandbox/67_kinds.ipynb #ae77e7df
 KINDS = {'simulated': 'uitars_nb.sandbox.kinds:SimulatedHost', 'browser': 'uitars_nb.sandbox.kinds:BrowserHost',
          'android': 'uitars_nb.sandbox.kinds:AndroidHost', 'desktop': 'uitars_nb.sandbox.kinds:DesktopHost',
-         'windows': 'uitars_nb.sandbox.kinds:WindowsHost', 'tools': 'uitars_nb.sandbox.kinds:ToolHost'}
+         'windows': 'uitars_nb.sandbox.kinds:WindowsHost', 'tools': 'uitars_nb.sandbox.kinds:ToolHost',
+         'desktop_tools': 'uitars_nb.sandbox.kinds:DesktopToolHost', 'browser_tools': 'uitars_nb.sandbox.kinds:BrowserToolHost'}
 
 def register(
     name: str,
