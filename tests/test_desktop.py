@@ -351,6 +351,34 @@ async def jailed():
 needs_jail = pytest.mark.skipif(not shutil.which('bwrap'), reason='jails need bubblewrap: apt-get install bubblewrap')
 
 
+GRAB = 'import ctypes, time; x = ctypes.CDLL("libX11.so.6"); x.XOpenDisplay.restype = ctypes.c_void_p; d = ctypes.c_void_p(x.XOpenDisplay(None)); x.XGrabServer(d); x.XSync(d, 0); print("mine", flush=True); time.sleep(600)'
+
+
+@needs_jail
+async def test_who_keeps_the_display_to_himself_gains_nothing(jailed):
+    session, jail = jailed
+    session.looking = Looking(quiet=0, most=1, timeout=3)
+    blank = (await session.observe()).screenshot
+    for deed in (session.observe, lambda: act(session, 'click', point=(500, 500)), session.reset):
+        await jail.write('note.txt', b'kept')
+        process = await jail.spawn([sys.executable, '-c', GRAB], session.place.env, stdout='pipe')
+        assert await process.stdout.readline() == b'mine\n'
+        await deed()
+        assert process.ended.done()
+        assert ('note.txt' in await jail.listing()) == (deed != session.reset), 'the episode goes on'
+    await session.reset()
+    assert (await session.observe()).screenshot.tobytes() == blank.tobytes()
+
+
+async def test_without_a_jail_a_kept_display_is_a_failure(desk):
+    desk.looking = Looking(quiet=0, most=1, timeout=2)
+    await desk.ask('POST', '/launch', json=dict(argv=[sys.executable, '-c', GRAB]))
+    async def failed():
+        try: await desk.observe()
+        except EnvironmentFailure as e: return e
+    assert (await until(failed)).reason is StopReason.ENV_TIMEOUT
+
+
 @needs_jail
 async def test_a_jailed_desktop_shares_its_home_with_the_jail(jailed):
     session, jail = jailed

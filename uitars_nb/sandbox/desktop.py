@@ -78,6 +78,10 @@ class InGuest:
     async def mend(self) -> None:
         "Nothing to mend: without a jail, furniture that ends is a failure, which the guest reports."
 
+    async def free(self, trouble: EnvironmentFailure) -> None:
+        "Nobody's programs are looked after here: raises `trouble`."
+        raise trouble
+
     async def renew(self) -> None:
         "End all programs but the furniture, and make the home new."
         await self.session.ask('POST', '/sweep')
@@ -151,6 +155,13 @@ class InJail:
         await self._furnish()
         await self.session.stand(.4 * (attempt + 1), 5)
 
+    async def free(self, trouble: EnvironmentFailure) -> None:
+        "End all programs, one of which may keep the display from answering, and start the furniture again. Raises `EnvironmentFailure`."
+        self.check()
+        await self.jail.ask('kill', pid=-1, signal=9, group=False)
+        for process, _ in self.watched: await process.wait(5)
+        await self.mend()
+
     async def renew(self) -> None:
         "End all programs but the furniture and those of others, and make the home new."
         await self._sweep()
@@ -187,6 +198,7 @@ class DesktopSession(RemoteGuest):
     ):
         self.config, self.token, self.id = config, secrets.token_urlsafe(24), f'desktop-{next(_ids)}'
         self.size, self.looking, self.started, self.process, self.client = tuple(config.size), config.looking, time.monotonic(), None, None
+        self.freeing = False   # programs are being ended, since the guest did not answer
         for name in ('Xvfb', 'xclip', *(f[0] for f in programs.FURNITURE)): find_program(name)
         self.own, self.folder = None, tempfile.mkdtemp(prefix='uitars-desktop-')
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)  # also where nobody closes it
@@ -264,9 +276,21 @@ def _patch(cls):
 
 @_patch(DesktopSession)
 async def ask(self, method: str, path: str, extra: float = 0, **body):
-    "What the guest answers. Raises as `result`."
+    "What the guest answers, if need be after all programs were ended. Raises as `result`."
     if self.client is None: raise EnvironmentFailure(StopReason.ENV_CRASH, 'the desktop is closed or was never started')
+    try: return await RemoteGuest.ask(self, method, path, extra, **body)
+    except EnvironmentFailure as e:
+        if e.reason != StopReason.ENV_TIMEOUT or self.freeing: raise
+        await self._free(e)
+    if path == '/act': method, path, body = 'GET', '/', {}   # it was asked for, and is not done twice
     return await RemoteGuest.ask(self, method, path, extra, **body)
+
+@_patch(DesktopSession)
+async def _free(self, trouble):
+    self.freeing = True
+    try:
+        with failures(): await self.place.free(trouble)
+    finally: self.freeing = False
 
 @_patch(DesktopSession)
 async def mend(self) -> None:
