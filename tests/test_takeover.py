@@ -11,11 +11,14 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.bench.bench_manager import serving
 from tests.waiting import until
-from uitars_nb.core.types import Action, Event, EventKind
+from uitars_nb.agent.loop import environment
+from uitars_nb.core.types import Action, Event, EventKind, Observation, StopReason
+from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.sandbox.browser import BrowserConfig
 from uitars_nb.sandbox.clock import ClockConfig
 from uitars_nb.sandbox.messages import unframe
 from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.sandbox.takeover import Seat
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -56,6 +59,36 @@ async def test_the_owner_waits_and_is_told(server):
         obs = await asyncio.wait_for(theirs, 20)
         assert obs.title == 'by hand' and obs.text == "A person has acted here: type(content='by hand')"
         assert (await session.observe()).text == '', 'told once'
+
+
+async def test_an_owner_who_waits_for_a_person_has_all_the_time(server):
+    "A person may stay longer than an environment may take to answer."
+    async with server.client() as client, client.session('simulated') as session, person(server, session.lease.id) as ws:
+        line = await Line(ws).begin(server)
+        async def waiting():
+            async with environment(2.5, StopReason.ENV_CRASH): return await session.observe()
+        theirs = asyncio.ensure_future(waiting())
+        await asyncio.sleep(5)
+        assert not theirs.done()
+        await line.tell(do='give')
+        await asyncio.wait_for(theirs, 20)
+        await session.act(Action('wait', dict(time=0)))   # nothing of the waiting is left on the line
+        with pytest.raises(EnvironmentFailure, match='no answer within'):
+            async with environment(.5, StopReason.ENV_CRASH): await session.act(Action('wait', dict(time=2)))
+
+
+async def test_the_time_of_persons_is_not_the_owners():
+    seat = Seat()
+    async def look(ms): return await seat.look(Still(ms))
+    class Still:
+        def __init__(self, ms): self.ms = ms
+        async def observe(self): return Observation(np.zeros((1, 1, 3), np.uint8), clock_ms=self.ms)
+    now = lambda ms: seat.told(Observation(np.zeros((1, 1, 3), np.uint8), clock_ms=ms)).clock_ms
+    assert now(700) == 700
+    for first, last in ((1000, 61_000), (70_000, 90_000)):
+        seat.sit()
+        for ms in (first, (first + last) / 2, last): await look(ms)
+    assert now(91_000) == 91_000 - 60_000 - 20_000 and now(10) == 0
 
 
 async def test_a_person_waits_for_the_end_of_the_owners_action(server):

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from ..core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
-from ..sandbox.base import ActionError, EnvironmentFailure, Session
+from ..sandbox.base import ActionError, EnvironmentFailure, Session, limited
 from ..tasks.base import Task, Verdict
 
 # %% ../../nbs/40_agent/00_loop.ipynb #f3ea4733
@@ -127,7 +127,7 @@ async def environment(
 ):
     "Turn a hang or an error of the environment into an `EnvironmentFailure`."
     try:
-        async with asyncio.timeout(seconds): yield
+        async with limited(seconds): yield
     except (EnvironmentFailure, asyncio.CancelledError): raise
     except TimeoutError as e: raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'no answer within {seconds:g} s') from e
     except Exception as e: raise EnvironmentFailure(reason, f'{type(e).__name__}: {e}') from e

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from ..core.runs import read_json
 from ..core.types import Action, Observation, StopReason, to_plain
-from .base import EnvironmentFailure
+from .base import EnvironmentFailure, wait_longer
 from .kinds import KINDS, config_of, host_class
 from .messages import Lease, LeaseLost, Refused, error_of, frame, read_observation, unframe
 from .worker import ENDED, TAKEN
@@ -210,7 +210,10 @@ def _cut(self, e):
 async def _exchange(self, request):
     if self.ws is None: await self._dial()
     await self.ws.send(frame(request))
-    return unframe(await self.ws.recv())
+    while True:
+        head, body = unframe(await self.ws.recv())
+        if 'held' not in head: return head, body
+        wait_longer()   # a person is there
 
 @_patch(RemoteSession)
 async def _dial(self):

@@ -179,15 +179,16 @@ async def _renew(self, slot):
 @_patch(Worker)
 async def _talk(self, ws, slot):
     await ws.send(frame(dict(session=slot.session.id, size=slot.session.size, methods=self.host.methods)))
-    async for message in ws: await ws.send(await self._answer(slot, message))
+    async for message in ws: await ws.send(await self._answer(slot, message, lambda: ws.send(frame(dict(held=True)))))
 
 @_patch(Worker)
-async def _answer(self, slot, message):
+async def _answer(self, slot, message, held):
     "The reply to one call."
     head, session = {}, slot.session
     try:
         head, _ = unframe(message)
-        async with slot.seat.turn:
+        async with slot.seat.whole_turn(held):
+            if head['call'] == 'reset': slot.seat.away = 0.
             result = await self._call(session, head['call'], head.get('args', []), head.get('kwargs', {}))
             if head['call'] == 'observe': result = slot.seat.told(result)
         slot.seen, slot.acts = result if head['call'] == 'observe' else slot.seen, slot.acts + (head['call'] == 'act')
