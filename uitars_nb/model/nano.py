@@ -23,6 +23,7 @@ from transformers.modeling_utils import slice_logits_to_keep
 from transformers.processing_utils import MultiModalData
 
 from ..core.coordinates import GRID
+import uitars_nb.model.attention   # registers `blocks`
 from .glimpse import CloseUp, Glimpse, cell_logits
 from .pointing import looks
 from .stem import Stem, token_grid, waves
@@ -145,6 +146,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if config.glimpses: self.closeup = CloseUp(config.stem_channels, self.stem.guess.out_channels)
         for n in config.glimpses: self.model.layers[n] = Glimpse(text.hidden_size, config.stem_channels, n)
         self.post_init()
+        if self.model.config._attn_implementation == 'sdpa': self.model.set_attn_implementation('blocks')   # `model.attention`
 
     def image_features(self,
         pixel_values: torch.Tensor,  # uint8 (N, H, W, 3), padded

@@ -112,7 +112,7 @@ class Passes:
         if lacking := [o for o in ('mm_encoder_outputs', 'logits_to_keep', 'position_ids') if o not in taken]:
             raise NotImplementedError(f'{type(model).__name__}.forward takes no {", ".join(lacking)}; serve it with vLLM (model.remote)')
         kind = model.config.get_text_config()._attn_implementation
-        if kind not in ('sdpa', 'eager'): raise NotImplementedError(f"rows of a batch are told apart by masks, which {kind} does not take: load the model with attn_implementation='sdpa'")
+        if kind not in ('sdpa', 'eager', 'blocks'): raise NotImplementedError(f"rows of a batch are told apart by masks, which {kind} does not take: load the model with attn_implementation='sdpa'")
         self.model, self.sights, self.cache = model, sights, SlotCache(model.config.get_text_config())
         self.device, self.dtype = model.get_input_embeddings().weight.device, model.get_input_embeddings().weight.dtype
         self.count = dict(passes=0, prompt_tokens=0, reused_tokens=0, reply_tokens=0, forward_seconds=0.)

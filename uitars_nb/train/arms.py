@@ -164,7 +164,7 @@ class Ground:
     frozen: Sequence[str] = ()    # beginnings of the names of parameters that stay as they are
     muon: bool = False            # Muon for the matrices; else AdamW for all
     warmup: int = 5               # updates in which the actor's rate rises
-    critic_lr: float = 0.         # of the critic; 0: as `lr` says
+    pretrain_lr: float = 0.       # of the critic in value pretraining; 0: as beside the actor
 
     def arm(self,
         pretrained: bool = True,   # the critic
@@ -172,10 +172,10 @@ class Ground:
         **ppo,                     # likewise of `PPOConfig`
     ) -> Arm:
         "One of the arms."
-        critic_lr = self.critic_lr or (SHARED_LR if self.shared else 2 * self.lr)
+        critic_lr = SHARED_LR if self.shared else 2 * self.lr
         plays = ActorConfig(str(self.start), tuple(self.tasks), self.name, self.batch, self.staleness, max_tokens=self.max_tokens, browsers=self.browsers, pages=self.pages)
         learns = PPOConfig(updates=self.updates, epochs=self.epochs, lr=self.lr, critic_lr=critic_lr, shared=self.shared, muon=self.muon, warmup=self.warmup, frozen=tuple(self.frozen))
-        value = ValueConfig(batches=self.pretrain, lr=critic_lr, shared=self.shared, muon=self.muon, frozen=tuple(self.frozen)) if pretrained else None
+        value = ValueConfig(batches=self.pretrain, lr=self.pretrain_lr or critic_lr, shared=self.shared, muon=self.muon, frozen=tuple(self.frozen)) if pretrained else None
         return rl_arm(self.start, replace(plays, **actor), replace(learns, **ppo), value, Hardware(self.precision))
 
 def effect_figures(
