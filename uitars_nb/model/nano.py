@@ -26,7 +26,7 @@ from ..core.coordinates import GRID
 import uitars_nb.model.attention   # registers `blocks`
 from .glimpse import CloseUp, Glimpse, cell_logits
 from .pointing import looks
-from .stem import Stem, token_grid, waves
+from .stem import CHARACTERS, Stem, spelled, token_grid, waves
 from .tokenizer import IMAGE, VISION_END, VISION_START, column_tokens, row_tokens
 
 # %% ../../nbs/30_model/10_nano.ipynb #07cf8361
@@ -151,18 +151,22 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def image_features(self,
         pixel_values: torch.Tensor,  # uint8 (N, H, W, 3), padded
         image_sizes: torch.Tensor,   # int (N, 2)
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:  # tokens (T, hidden) of each image, with their cells behind (T, hidden + F); character logits of each size
-        "What the stem sees. Where all of it stays as it is, no gradient goes through it, to the letters' embeddings either."
-        learns = any(p.requires_grad for part in (self.stem, *([self.closeup] if self.config.glimpses else [])) for p in part.parameters())
-        with torch.set_grad_enabled(learns and torch.is_grad_enabled()): return self._features(pixel_values, image_sizes)
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:  # tokens of each image, the shares of letters and the cells of each behind them (T, hidden + 95 + F); character logits of each size
+        "What the stem sees. Where all of it stays as it is, no gradient goes through it, and what it sees of an image is always the same."
+        with torch.set_grad_enabled(self.learns_to_see and torch.is_grad_enabled()): return self._features(pixel_values, image_sizes)
+
+    @property
+    def learns_to_see(self) -> bool:
+        "Whether anything of the stem is trained."
+        return any(p.requires_grad for part in (self.stem, *([self.closeup] if self.config.glimpses else [])) for p in part.parameters())
 
     def _features(self, pixel_values, image_sizes):
         tokens, reads = [None] * len(image_sizes), []
         for h, w in dict.fromkeys(map(tuple, image_sizes.tolist())):
             at = (image_sizes == image_sizes.new_tensor([h, w])).all(1).nonzero()[:, 0].tolist()
-            seen, cells, read = self.stem(pixel_values[at, :h, :w], self.letters)
-            if self.config.glimpses: seen = torch.cat([seen, self.closeup(cells, (h, w))], -1)
-            for i, o in zip(at, seen.flatten(1, 2)): tokens[i] = o
+            *seen, cells, read = self.stem(pixel_values[at, :h, :w])
+            if self.config.glimpses: seen.append(self.closeup(cells, (h, w)))
+            for i, o in zip(at, torch.cat(seen, -1).flatten(1, 2)): tokens[i] = o
             reads.append(read)
         return tokens, reads
 
@@ -181,7 +185,9 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if tokens is None: return embeds, {}
         n = sum(map(len, tokens))
         if n != places.sum(): raise ValueError(f'{n} image tokens for {int(places.sum())} places: render prompt and images together')
-        seen, fine = torch.cat(tokens).to(embeds.dtype).tensor_split([embeds.shape[2]], 1)
+        seen, shares, fine = torch.cat(tokens).tensor_split([embeds.shape[2], embeds.shape[2] + CHARACTERS - 2], 1)
+        if self.config.letter_ids: seen = seen + 4 * spelled(shares, self.letters if self.learns_to_see else self.letters.detach())   # a stem that stays as it is teaches the letters nothing
+        seen, fine = seen.to(embeds.dtype), fine.to(embeds.dtype)
         cells = dict(fine=rows_of(fine, places.sum(1).tolist()), images=places) if fine.shape[1] else {}
         return embeds.masked_scatter(places[..., None], seen), cells
 

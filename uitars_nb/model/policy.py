@@ -60,7 +60,8 @@ def model_inputs(
 ) -> dict[str, torch.Tensor]:
     "What a model takes of a batch; a trainer may keep other tensors in it."
     names = {*processor.model_input_names, 'attention_mask', 'position_ids', 'mm_token_type_ids'}
-    return {k: v.to(device, non_blocking=True) for k, v in batch.items() if k in names}
+    seen = {k: batch[k] for k in ('mm_encoder_outputs',) if k in batch}   # instead of pixels, on the device already
+    return seen | {k: v.to(device, non_blocking=True) for k, v in batch.items() if k in names}
 
 def token_logps(
     logits: torch.Tensor,  # (N, V), of any float type

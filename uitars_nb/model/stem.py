@@ -136,14 +136,12 @@ class Stem(nn.Module):
         return F.rms_norm(seen + self.mix(F.gelu(seen)), (self.hidden,))
 
     def forward(self,
-        pixels: torch.Tensor,                   # uint8 (N, H, W, 3), screens of one size
-        letters: torch.Tensor | None = None,    # (95, hidden): the decoder's embeddings of the printable characters
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # tokens (N, rows, cols, hidden); cells, as `named` gives them; logits of the characters (N, CHARACTERS, H/4, W/2)
+        pixels: torch.Tensor,   # uint8 (N, H, W, 3), screens of one size
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # tokens (N, rows, cols, hidden); the shares of the printable characters in each, for `spelled` (..., 95); cells, as `named` gives them; logits of the characters (N, CHARACTERS, H/4, W/2)
         "What stands where."
         fine = self.cells(ink(pixels, self.patch.weight.dtype))
         reads = self.reads(fine)
         names = shares(reads)
         seen = self.content(known := self.named(fine, names))
         seen = seen + place_code(*pixels.shape[1:3], self.hidden, seen.device).to(seen.dtype)
-        if letters is not None: seen = seen + 4 * spelled(F.avg_pool2d(names[:, 1:CHARACTERS - 1], self.patch.stride).movedim(1, -1), letters)
-        return seen, known, reads[:, :CHARACTERS]
+        return seen, F.avg_pool2d(names[:, 1:CHARACTERS - 1], self.patch.stride).movedim(1, -1), known, reads[:, :CHARACTERS]

@@ -7,7 +7,7 @@ __all__ = ['example_of', 'spoken', 'Experience', 'gather', 'token_rewards', 'adv
            'minibatches']
 
 # %% ../../nbs/70_train/20_experience.ipynb #2e0c3221
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 
 from ..core.types import Trajectory
 from ..flywheel.rewards import Reward
+from ..model.images import Sight
 from ..model.rendering import Example, Prompt
 from ..rl.gae import Advantages, gae, place_rewards
 from ..rl.losses import grpo_advantages
@@ -53,6 +54,7 @@ class Experience:
     group_B: torch.Tensor         # int64, the same for samples of one task instance
     tasks: tuple[str, ...]        # B names
     ids: tuple[str, ...]          # B
+    views: Mapping[int, Sight] | None = None   # id of an image -> what an encoder that is not trained sees of it; see `train.update`
 
     def __len__(self): return len(self.outcome_B)
 

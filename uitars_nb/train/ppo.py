@@ -24,7 +24,7 @@ from .experience import Experience, advantages, gather, group_advantages, miniba
 from .measures import ages, behaviour, ends, outcomes
 from .optim import MuonAdamW, groups
 from .sft import freeze
-from .update import Objective, Targets, actor_loss, critic_steps, old_logps, old_values, own_states, take_step
+from .update import Objective, Targets, actor_loss, critic_steps, look_once, old_logps, old_values, own_states, take_step
 
 # %% ../../nbs/70_train/30_ppo.ipynb #8dafc0c1
 ALGORITHMS = ('ppo', 'grpo', 'reinforce++')
@@ -134,13 +134,19 @@ class PPO(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int):
         "One update."
         began = perf_counter()
-        exp = gather(batch.trajs, batch.rewards)
+        exp = look_once(gather(batch.trajs, batch.rewards), self.networks, self.policy.processor)
         targets, facts, states = self.look(exp)
         rng = np.random.default_rng((self.config.seed, self.version))
         if self.critic is not None: critic_steps(self.critic, self.policy, exp, targets, self.optimizers(use_pl_optimizer=True)[1], self.config, rng, self.manual_backward, self.config.value_clip, states)
         facts |= self.fit_actor(exp, targets, rng)
         self.version += 1
         self.note(batch, exp, facts, began)
+
+    @property
+    def networks(self) -> list[torch.nn.Module]:
+        "Those that look at a batch."
+        others = self.critic if self.critic is not None and not self.critic.shared else None, self.reference if self.config.objective.kl else None
+        return [self.model, *(o.model for o in others if o is not None)]
 
     def look(self, exp: Experience) -> tuple[Targets, dict[str, float], torch.Tensor | None]:
         "Old log-probabilities, values, advantages; what they say of the critic; the states that a shared one reads."
