@@ -121,11 +121,11 @@ def sort_kinds(rng):
 
 @chore
 def archive(rng):
-    "A folder is packed."
+    "Two files are packed."
     s = Supply(rng)
-    folder = s.word()
-    before = whole(s.files(2) | {f'{folder}/{k}': v for k, v in s.files(3).items()})
-    return Chore(before, (('archive', f'{folder}/', f'{folder}.tar.gz'),), f'Pack the folder {folder} in ~/files into the archive ~/files/{folder}.tar.gz; the folder stays.')
+    before, path = whole(s.files(5)), f'{s.word()}.tar.gz'
+    a, b = rng.sample(list(before), 2)
+    return Chore(before, (('archive', path, a, b),), f'Pack {a} and {b}, both in ~/files, into the archive ~/files/{path}; the files stay.')
 
 # %% ../../nbs/20_tasks/61_chores.ipynb #d1ab536e
 @chore

@@ -39,7 +39,7 @@ SHELL = dict(
     copy=lambda folder, *paths: bash('cp', '-n', *paths, folder),
     delete=lambda *paths: bash('rm', *paths),
     edit=lambda path, old, new: editor('str_replace', path, old_str=old, new_str=new),
-    archive=lambda folder, path: bash('tar', '-czf', path, folder),
+    archive=lambda path, *members: bash('tar', '-czf', path, *members),
     read=lambda *paths: bash('cat', *paths))
 
 def by_shell(

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SCREEN', 'LIST', 'ROW', 'EDITOR', 'PATIENCE', 'PAUSE', 'Windows', 'rows', 'on', 'go', 'ask', 'mkdir', 'rename',
-           'delete', 'has', 'move', 'copy', 'open', 'leave', 'read', 'edit', 'holds', 'save', 'write', 'work_out', 'do']
+           'delete', 'has', 'move', 'copy', 'packed', 'archive', 'open', 'leave', 'read', 'edit', 'holds', 'save',
+           'write', 'work_out', 'do']
 
 # %% ../../nbs/20_tasks/63_chores_windows.ipynb #90ae4978
 from collections.abc import AsyncIterator, Callable
@@ -13,13 +14,13 @@ from ..core.coordinates import to_grid
 from ..core.types import Action
 from ..sandbox.jail import Jail
 from .chores_shell import PLACE, WORK
-from .trees import read_tree
+from .trees import read_tree, unpacked
 
 # %% ../../nbs/20_tasks/63_chores_windows.ipynb #2e29ca27
 SCREEN = 400, 400          # pixels
 LIST, ROW = (200, 99), 23  # middle of the first row from the window's corner, and height of a row, pixels
 EDITOR = 47, 16            # the editor's button, from the left and from below, pixels
-PATIENCE, PAUSE = 60, .25  # waits for something to appear, and their length in seconds
+PATIENCE, PAUSE = 14, .25  # waits for something to appear, 69 seconds in all, and the length of the first in seconds
 
 class Windows:
     "Eyes and hands on a desktop whose file manager shows the folder."
@@ -39,9 +40,9 @@ class Windows:
 
     async def until(self, ready: Callable) -> AsyncIterator[Action]:
         "Wait until `ready` gives something true. Raises `TimeoutError`."
-        for _ in range(PATIENCE):
+        for n in range(PATIENCE):
             if await ready(): return
-            yield Action('wait', dict(time=PAUSE))
+            yield Action('wait', dict(time=round(PAUSE * 1.4 ** n, 2)))   # longer and longer: a slow machine costs time, not steps
         raise TimeoutError(f'it did not come; in front is {await self.front()}')
 
     def showing(self, *titles: str):
@@ -132,6 +133,28 @@ def move(self, folder: str, *paths: str):
 def copy(self, folder: str, *paths: str):
     "Copy files into a folder."
     return self._carry('ctrl c', folder, paths)
+
+# %% ../../nbs/20_tasks/63_chores_windows.ipynb #afa318ba
+@_patch(Windows)
+async def packed(self, path: str, members: tuple[str, ...]) -> bool:
+    "Whether an archive is there and holds these files."
+    try: return {*members} == {*unpacked((await self.tree()).get(path, b''))}
+    except ValueError: return False
+
+@_patch(Windows)
+async def archive(self, path: str, *members: str):
+    "Pack files into a new archive."
+    yield await self.on(members[0])
+    yield Action('press', dict(key='ctrl'))
+    for o in members[1:]: yield await self.on(o)
+    yield Action('release', dict(key='ctrl'))
+    yield await self.on(members[-1], 'right_single')
+    yield _key('m')
+    async for a in self.showing('Create a new archive'): yield a
+    yield _key('ctrl a')
+    yield _text(f'{PLACE}/{path}\n')
+    async for a in self.until(lambda: self.packed(path, members)): yield a
+    async for a in self.showing(WORK): yield a
 
 # %% ../../nbs/20_tasks/63_chores_windows.ipynb #d054ad63
 @_patch(Windows)

@@ -96,7 +96,7 @@ async def show(
     if not any(w.title.startswith('*Untitled') for w in await screen.windows()): raise EnvironmentFailure(StopReason.ENV_RESET, 'the editor took no text')
 
 # %% ../../nbs/20_tasks/64_files.ipynb #8706e678
-ONLY = dict(archive=('sdk', 'both'), unsaved=('gui', 'both'))   # chore -> the interfaces in which it can be done, where not all
+ONLY = dict(unsaved=('gui', 'both'))   # chore -> the interfaces in which it can be done, where not all
 
 for interface in OPENERS:
     chores = [o for o in CHORES if interface in ONLY.get(o, OPENERS)]

@@ -94,7 +94,7 @@ OPERATIONS = dict(
     copy=copied,
     delete=without,
     edit=lambda tree, path, old, new: tree | {path: tree[path].replace(old.encode(), new.encode(), 1)},
-    archive=lambda tree, folder, path: whole(tree | {path: _taken(tree, folder)}),
+    archive=lambda tree, path, *members: whole(tree | {path: {k: v for o in members for k, v in _taken(tree, o).items()}}),
     read=lambda tree, *paths: tree)
 
 def apply(
