@@ -32,6 +32,7 @@ class Goal:
     unit: str               # 'x': times faster
     better: str = 'higher'  # 'higher' | 'lower'
     sure: bool = False      # the whole interval has to reach it
+    least: int = 0          # repetitions that it takes to say so
 
     def met(self, value: float, goal: float | None = None) -> bool | None:
         "Whether `value` reaches the goal; None without one."
@@ -71,8 +72,8 @@ GOALS = {
     'manager_p99_ms':                Goal('the slowest of a hundred of them', 50, 'ms', 'lower'),
     'manager_concurrent':            Goal('leases held at once', 5000, 'leases'),
     'manager_leaks':                 Goal('sessions leaked or leased twice when manager, workers and clients are killed', 0, 'sessions', 'lower'),
-    'value_pretraining_effect':      Goal('success over all updates with value pretraining, less that without it; corridors of five rooms', 0, '', sure=True),
-    'value_pretraining_effect_long': Goal('the same, corridors of eight rooms', 0, '', sure=True),
+    'value_pretraining_effect':      Goal('success over all updates with value pretraining, less that without it; corridors of five rooms', 0, '', sure=True, least=5),
+    'value_pretraining_effect_long': Goal('the same, corridors of eight rooms', 0, '', sure=True, least=5),
     'value_pretraining_last':        Goal('success at the last update with value pretraining, less that without it; corridors of five rooms', None, ''),
     'value_pretraining_last_long':   Goal('the same, corridors of eight rooms', None, ''),
     'value_pretraining_chains_effect':      Goal('as value_pretraining_effect, on MiniWoB++ tasks of two and three steps that go wrong at their end', None, ''),
@@ -238,6 +239,7 @@ def _row(fig, goal):
     target = goal.value if fig is None or fig.goal is None else fig.goal
     sign = '≥ ' if goal.better == 'higher' else '≤ '
     met = None if fig is None else goal.met(_decides(fig, goal), target)
+    if met and goal.least > (fig.n or 0): met = False
     return dict(what=goal.what, measured=str(fig) if fig else 'not measured', interval=_interval(fig), goal='' if target is None else sign + number(target),
         met={True: 'yes', False: 'no', None: ''}[met])
 

@@ -148,7 +148,7 @@ def reading_accuracy(
     right = total = 0
     for i in range(0, len(pages), batch):
         part = pages[i:i + batch]
-        reads = policy.model.stem(torch.from_numpy(np.stack([o.screen for o in part])))[2]
+        reads = policy.model.stem(torch.from_numpy(np.stack([o.screen for o in part])))[-1]
         goal = fit_cells(torch.from_numpy(np.stack([char_cells(o.chars, o.size) for o in part])), reads.shape[2:])
         right, total = right + int(((reads.argmax(1) == goal) & (goal > 0)).sum()), total + int((goal > 0).sum())
     return right / max(1, total)
