@@ -695,6 +695,7 @@ async def test_a_screen_and_tools_by_lease(kind):
         async with server.client() as client:
             for _ in range(2):
                 async with client.session(kind, wait=90) as session:
+                    assert tuple(session.size) == (320, 240), 'before anything was asked'
                     assert (await session.observe()).screenshot.shape == (240, 320, 3)
                     await session.act(Action('execute_bash', dict(command='ls answer; echo "$((6 * 7))" > answer; cat answer')))
                     words = (await session.observe()).text

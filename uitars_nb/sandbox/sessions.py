@@ -43,11 +43,17 @@ class BrowserAndTools:
     screen: BrowserConfig = BrowserConfig()
     tools: ToolConfig = ToolConfig()
 
+    @property
+    def size(self) -> tuple[int, int]: return self.screen.size
+
 @dataclass(frozen=True)
 class DesktopAndTools:
     "What a desktop with tools is like; the jail of both is the screen's."
     screen: DesktopConfig = DesktopConfig()
     tools: ToolConfig = ToolConfig()
+
+    @property
+    def size(self) -> tuple[int, int]: return self.screen.size
 
 @asynccontextmanager
 async def browser_with_tools(
