@@ -91,6 +91,18 @@ async def test_the_time_of_persons_is_not_the_owners():
     assert now(91_000) == 91_000 - 60_000 - 20_000 and now(10) == 0
 
 
+async def test_an_episode_that_begins_has_a_time_of_its_own():
+    with serving(kinds=dict(browser=dict(slots=1, most=1, options=dict(clock=dict(mode='paused'))))) as server:
+        async with server.client() as client, client.session('browser') as session, person(server, session.lease.id) as ws:
+            line = await Line(ws).begin(server)
+            await line.tell(do='act', name='wait', args=dict(time=5))
+            await line.heads(1)
+            await line.tell(do='give')
+            await session.start('about:blank')
+            await session.act(Action('wait', dict(time=1)))
+            assert (await session.observe()).clock_ms >= 1000
+
+
 async def test_a_person_waits_for_the_end_of_the_owners_action(server):
     async with server.client() as client, client.session('simulated') as session, person(server, session.lease.id) as ws:
         busy = asyncio.ensure_future(session.act(Action('wait', dict(time=1))))

@@ -188,7 +188,7 @@ async def _answer(self, slot, message, held):
     try:
         head, _ = unframe(message)
         async with slot.seat.whole_turn(held):
-            if head['call'] == 'reset': slot.seat.away = 0.
+            if head['call'] in ('reset', 'start'): slot.seat.away = 0.   # an episode begins
             result = await self._call(session, head['call'], head.get('args', []), head.get('kwargs', {}))
             if head['call'] == 'observe': result = slot.seat.told(result)
         slot.seen, slot.acts = result if head['call'] == 'observe' else slot.seen, slot.acts + (head['call'] == 'act')
