@@ -54,9 +54,14 @@ def attention(
     "In blocks on a processor in bf16, else as `sdpa`: `attn_implementation='blocks'`."
     dtype, t, length = _half(query), query.shape[2], key.shape[2]
     plain = dropout or key.shape[1] != query.shape[1] or attention_mask is None and length != t
-    if dtype is None or plain or t < LEAST: return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+    if dtype is None or plain or t < LEAST: return _as_torch(module, query, key, value, attention_mask, dtype, dropout=dropout, scaling=scaling, **kwargs)
     said = in_blocks(*(o.to(dtype) for o in (query, key, value)), attention_mask, scaling or query.shape[-1] ** -.5, getattr(module, 'is_causal', True))
     return said.transpose(1, 2).contiguous(), None
+
+def _as_torch(module, query, key, value, mask, half, **kwargs):
+    if half is None or query.shape[2] >= LEAST: return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+    mask = mask if mask is None or mask.dtype == torch.bool else mask.float()
+    return sdpa_attention_forward(module, query.float(), key.float(), value.float(), mask, **kwargs)[0].to(query.dtype), None
 
 AttentionInterface.register('blocks', attention)
 AttentionMaskInterface.register('blocks', sdpa_mask)

@@ -107,20 +107,22 @@ class SlotCache(Cache):
         self.reserve(aim.rows.stop, aim.length)
         self.aim = aim
 
+    def tensors(self) -> list[torch.Tensor]:
+        "Keys and values of every layer that keeps any."
+        return [x for layer in self.layers if layer.is_initialized for x in (layer.keys, layer.values)]
+
     def save(self, row: int, n: int) -> list[torch.Tensor]:
         "A copy of a row's first `n` tokens: keys and values of every layer."
-        return [x[row, :, :n].clone() for layer in self.layers for x in (layer.keys, layer.values)]
+        return [x[row, :, :n].clone() for x in self.tensors()]
 
     def restore(self, row: int, saved: list[torch.Tensor], n: int):
         "Begin a row with the first `n` tokens of what `save` gave."
         self.reserve(row + 1, n)
-        tensors = [x for layer in self.layers for x in (layer.keys, layer.values)]
-        for x, kept in zip(tensors, saved, strict=True): x[row, :, :n] = kept[:, :n]
+        for x, kept in zip(self.tensors(), saved, strict=True): x[row, :, :n] = kept[:, :n]
 
     def move(self, row: int, to: int, n: int):
         "Copy a row's first `n` tokens to another."
-        for layer in self.layers:
-            for x in (layer.keys, layer.values): x[to, :, :n] = x[row, :, :n]
+        for x in self.tensors(): x[to, :, :n] = x[row, :, :n]
 
 # %% ../../nbs/30_model/36_cache.ipynb #e656f416
 class Shelf:

@@ -198,7 +198,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if mm_encoder_outputs: image_tokens = mm_encoder_outputs['image'].pooler_output
         if pixel_values is not None and image_tokens is None: image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
-        if self.config.glimpses: kwargs |= dict(cells, names=self.stem.names, letters=self.letters)
+        if self.config.glimpses: kwargs |= dict(cells, names=self.stem.names, letters=self.letters, scenes={})
         out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, output_hidden_states=point_at is not None, **kwargs)
         hidden = out.last_hidden_state
         logits = self.lm_head(slice_logits_to_keep(hidden, logits_to_keep))
