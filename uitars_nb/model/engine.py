@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from ..core.types import Completion
+from .allocation import keep_memory
 from .batching import Batch
 from .images import Sights
 from .passes import admit
@@ -89,6 +90,7 @@ class Engine:
         version: int = 0,               # of the weights
         threads: int = 0,               # of a forward pass on the CPU; 0: as many as elsewhere in the process
     ):
+        keep_memory()
         self.policy, self.queue, self.context = policy, queue, context
         self.sights = Sights(policy.processor, image_bytes, policy.model.get_input_embeddings().weight.device)
         self.worker = Worker(Batch(policy, self.sights, prefix_bytes, version=version), max_batch, threads)

@@ -24,6 +24,7 @@ from ..agent.actor import Actor
 from ..agent.playing import ActorConfig
 from ..core.runs import Run, read_json, write_atomic
 from ..flywheel.rewards import RewardSource, Verifier
+from ..model.allocation import keep_memory
 from ..model.policy import Policy
 from ..model.rendering import Example
 from ..model.value import Critic
@@ -119,6 +120,7 @@ def rl_trainer(
     progress: bool = True,
 ) -> L.Trainer:
     "Lightning's trainer for batches of rollouts."
+    keep_memory()
     h = hardware
     bar = [TQDMProgressBar(leave=True)] if progress else []
     return L.Trainer(

@@ -26,6 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from ..core.runs import Run, read_json
 from ..flywheel.records import Source, check_split
 from ..flywheel.streams import Stream
+from ..model.allocation import keep_memory
 from ..model.pointing import pointing_loss
 from ..model.policy import Policy, before
 from ..model.stem import WITHIN
@@ -234,6 +235,7 @@ def make_trainer(
 ) -> L.Trainer:
     "Lightning's trainer for a run. Raises `ValueError` for an unknown strategy."
     c, log_every = config, min(config.log_every, config.steps)   # a short run logs too
+    keep_memory()
     if c.strategy not in STRATEGIES: raise ValueError(f'no strategy {c.strategy!r}; there are {", ".join(STRATEGIES)}')
     bar = [TQDMProgressBar(leave=True)] if progress else []
     return L.Trainer(
