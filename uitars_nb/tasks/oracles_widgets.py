@@ -25,20 +25,21 @@ async def set_slider(
     session,
     slider: str,  # a JavaScript expression
     goal: int,    # the value to set
+    parts: int = 1000,   # of the track: the handle is dragged to the nearest of so many
 ) -> AsyncIterator[Action]:
     "Drag the handle of a jQuery UI slider near to `goal`, then press arrow keys."
     handle = f"{slider}.querySelector('.ui-slider-handle')"
     value, low, high, vertical = await look(session, f'{FACTS}({slider})')
     if value == goal: return
-    f = (goal - low) / (high - low)
+    f = round((goal - low) / (high - low) * parts) / parts
     yield drag(await place(session, handle), await place(session, slider, *((.5, 1 - f) if vertical else (f, .5))))
     while (value := (await look(session, f'{FACTS}({slider})'))[0]) != goal:
         yield Action('hotkey', dict(key='right' if value < goal else 'left'))
 
 @oracle('use-slider')
 async def use_slider(session, spec: TaskSpec) -> AsyncIterator[Action]:
-    "Set the slider, and submit."
-    async for action in set_slider(session, "$('#slider')", int(fields(spec)['target'])): yield action
+    "Set the slider, and submit; by hand as near as a person would, the rest by keys."
+    async for action in set_slider(session, "$('#slider')", int(fields(spec)['target']), 20): yield action
     yield await click_on(session, SUBMIT)
 
 # %% ../../nbs/20_tasks/32_oracles_widgets.ipynb #cd97d709
