@@ -7,7 +7,7 @@ __all__ = ['SHELLS', 'NAMES', 'STORE', 'FLAGS', 'FREE', 'ON_DEMAND', 'GUARD', 'i
            'find_chromium', 'chromium_version', 'fonts', 'versions', 'flags', 'Chromium', 'launch']
 
 # %% ../../nbs/10_sandbox/10_chromium.ipynb #3a7b04a2
-import asyncio, fcntl, glob, os, re, shutil, signal, subprocess, sys, tempfile
+import asyncio, fcntl, glob, os, re, shutil, signal, subprocess, sys, tempfile, time
 from functools import lru_cache
 from pathlib import Path
 
@@ -99,7 +99,15 @@ def flags(
     return [*FLAGS, *(ON_DEMAND if on_demand else FREE), *(['--no-sandbox'] if os.geteuid() == 0 else []), *extra]
 
 # %% ../../nbs/10_sandbox/10_chromium.ipynb #cfbce950
-GUARD = '"$@"; code=$?; rm -rf "$UITARS_PROFILE"; exit $code'  # waits for Chromium, then removes its profile
+# Waits for Chromium, then removes its profile, into which its last processes may still write. It outlives the reader of its complaints.
+GUARD = '''trap : PIPE; "$@"; code=$?; n=0
+until rm -rf "$UITARS_PROFILE" 2>/dev/null; sleep .1; [ ! -e "$UITARS_PROFILE" ] || [ $((n+=1)) -gt 100 ]; do :; done; exit $code'''
+
+def _remove(folder):
+    for _ in range(100):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder): return
+        time.sleep(.1)   # a killed process takes a moment to be gone
 
 def _spawn(path, folder, args):
     "Chromium under its guard, our two ends of its pipes, and what it complains of: the first 64 KiB, so that a page cannot fill the disk."
@@ -165,7 +173,7 @@ class Chromium:
         self.kill()
         self.said.close()
         await asyncio.to_thread(self.process.wait)
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        await asyncio.to_thread(_remove, self.folder)
 
 def _rss(process):
     try: return process.memory_info().rss
