@@ -16,6 +16,7 @@ from .loop import OracleAgent, Reply
 from ..core.coordinates import to_pixel
 from ..core.types import Action, Observation, Step
 from ..tasks.hands import look
+from ..tasks.oracles_click import SHOWN
 from ..tasks.oracles_drag import ITEMS
 from ..tasks.oracles_games import BOARD
 from ..tasks.oracles_widgets import MONTH
@@ -82,7 +83,7 @@ async def describe_action(
     return ' '.join([action.name, *(str(args[k]) for k in ('key', 'direction') if k in args)])
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #aa4e768a
-HERE = '''($$('.alink').find(e => text(e) === text($('#query')).match(/"(.*)"/)?.[1] && e.offsetParent) ? 'here' : 'not here')'''
+HERE = f"""(x => {SHOWN} ? 'here' : 'not here')(text($('#query')).match(/"(.*)"/)?.[1])"""
 NOTICED = {   # page -> what there is to notice before an action, as JavaScript; nothing where it is empty
     ('choose-date', 'choose-date-easy', 'choose-date-medium', 'choose-date-nodelay'):
         f"$('.ui-datepicker-calendar')?.offsetParent && `month ${{{MONTH}}}, wanted ${{+text($('#query')).match(/\\d+/)[0]}}`",
