@@ -28,6 +28,8 @@ class Job:
     before: bool = False        # whether it is measured too
     demonstrator: str = 'hasty:.6'   # a script's name; what failed is imitated too, unless it is 'demonstrator'
     demos: int = 80             # demonstrations of each task
+    attend: int = 0             # validation episodes of each task that are played first: what fails in them is taught more
+    balance: float = 0.         # 0: as many lessons of a task as it has decisions; 1: as many of each task
     steps: int = 100            # of the optimiser
     batch: int = 32             # records of a step
     lr: float = 1.5e-3
@@ -51,8 +53,10 @@ def learn(
         print(name, play_recipe(Recipe(job.suite, str(policy), split, episodes), out / name, job.browsers, job.pages), flush=True)
         if since and (out / since).exists(): print(comparison_line(compare_results(out / since, out / name)))
     if job.before: play('before', start)
+    if job.attend: play('attended', start, job.attend, 'validation')
     play('demos', job.demonstrator, job.demos, 'train')
-    train(out / 'sft', str(start), None, out / 'demos', 1., job.steps, job.batch, job.lr, failures=job.demonstrator != 'demonstrator', frozen=list(job.frozen))
+    train(out / 'sft', str(start), None, out / 'demos', 1., job.steps, job.batch, job.lr, failures=job.demonstrator != 'demonstrator', frozen=list(job.frozen), balance=job.balance,
+          measured=out / 'attended' if job.attend else None)
     play('after', out / 'sft/policy', since='before')
     if not job.updates: return
     reinforce(out / 'ppo', out / 'sft/policy', job.suite, 'ppo', job.updates, job.rollouts, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6, muon=True, shared=True, frozen=list(job.frozen), browsers=job.browsers, pages=job.pages,
@@ -81,6 +85,8 @@ def run(
     before: Annotated[bool, typer.Option(help='Measure that one too.')] = Job.before,
     demonstrator: Annotated[str, typer.Option(help='demonstrator, or hasty:.6, who stops too early at three steps in five.')] = Job.demonstrator,
     demos: Annotated[int, typer.Option(help='Demonstrations of each task.', min=1)] = Job.demos,
+    attend: Annotated[int, typer.Option(help='Validation episodes of each task that the start plays first; what fails in them is taught more. 0: all is taught alike.', min=0)] = Job.attend,
+    balance: Annotated[float, typer.Option(help='0: as many lessons of a task as it has decisions; 1: as many of each task.', min=0, max=1)] = Job.balance,
     steps: Annotated[int, typer.Option(help='Steps of the optimiser.', min=1)] = Job.steps,
     batch: Annotated[int, typer.Option(help='Records of a step.', min=1)] = Job.batch,
     lr: Annotated[float, typer.Option(help='Peak learning rate.')] = Job.lr,
@@ -100,5 +106,5 @@ def run(
     Example: uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one --report runs/one/report
     """
     experiment('main')
-    learn(Job(suite, start, before, demonstrator, demos, steps, batch, lr, updates, rollouts, pretrain, practice_lr, episodes, tuple(frozen), browsers, pages), out)
+    learn(Job(suite, start, before, demonstrator, demos, attend, balance, steps, batch, lr, updates, rollouts, pretrain, practice_lr, episodes, tuple(frozen), browsers, pages), out)
     print('The report is in', run_notebook('main', report, dict(run=str(out), report=str(report))))
