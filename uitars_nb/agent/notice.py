@@ -13,7 +13,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..core.types import TaskSpec
-from ..model.tokenizer import snap
 from ..tasks.hands import at, fields, look
 from ..tasks.oracles_click import SHOWN
 from ..tasks.oracles_drag import ITEMS
@@ -55,7 +54,7 @@ def points(
     places: Iterable[tuple[float, float]],  # pixels
 ) -> str:
     "Points as an action writes them."
-    return ' '.join('<point>{} {}</point>'.format(*snap(at(session, *o))) for o in places)
+    return ' '.join('<point>{} {}</point>'.format(*at(session, *o)) for o in places)
 
 PLACES = {   # pages -> elements that matter, with what is said of them
     ('find-midpoint',): [("$$('.black-circle')", 'between')],
