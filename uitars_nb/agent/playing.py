@@ -35,6 +35,7 @@ class ActorConfig:
     browsers: int = 1                  # Chromium processes
     pages: int = 4                     # sessions on each
     threads: int = 1                   # of the engine's forward passes
+    dtype: str = 'float32'             # of the weights that play; in 'bfloat16' the log-probabilities that they report are coarser, which the update weighs like staleness
     failures: float = .5               # share of environment failures at which it gives up
     delays: tuple[float, float] = (0., 0.)   # median, s, and log-normal sigma of a latency added to each step: slow environments, for experiments
 
@@ -81,7 +82,7 @@ async def _play(conn, config):
     from uitars_nb.model.policy import Policy
     from uitars_nb.model.sampling import Sampling
     from uitars_nb.tasks.places import pool_for
-    policy = Policy.from_pretrained(config.policy, dtype='float32')
+    policy = Policy.from_pretrained(config.policy, dtype=config.dtype)
     async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages, threads=config.threads) as engine, pool_for(config.tasks, config.browsers, config.pages) as pool:
         slow = Delayed(pool, *config.delays, config.seed) if config.delays[0] else pool
         agent = PolicyAgent.of(policy, engine, Sampling(config.temperature, 1., config.max_tokens, config.seed + config.skip))

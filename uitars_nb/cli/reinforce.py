@@ -49,9 +49,8 @@ def reinforce(
     from uitars_nb.train.value import SHARED_LR, ValueConfig
     import uitars_nb.tasks.places   # all of them
     if algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
-    actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, curriculum, seed, browsers=browsers, pages=pages)
-    critic_lr = SHARED_LR if shared else 2 * lr
-    hardware, still = fitting_hardware(start, out, out / 'value'), tuple(frozen or ())
+    hardware, still, critic_lr = fitting_hardware(start, out, out / 'value'), tuple(frozen or ()), SHARED_LR if shared else 2 * lr
+    actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, curriculum, seed, browsers=browsers, pages=pages, dtype=hardware.plays)
     critic = pretrain_value(start, out / 'value', actor, ValueConfig(batches=pretrain, lr=critic_lr, muon=muon, shared=shared, frozen=still, seed=seed), hardware) if pretrain and algorithm == 'ppo' else None
     config = PPOConfig(algorithm, updates, epochs, lr=lr, fall=fall, critic_lr=critic_lr, muon=muon, shared=shared, objective=Objective(positive_nll=positive), frozen=still, seed=seed)
     print('The policy is in', learn(start, out, actor, config, critic, hardware))

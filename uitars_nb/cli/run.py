@@ -112,6 +112,7 @@ def evaluate_policy(
     split: Annotated[str, typer.Option(help='train, validation or test.')] = 'test',
     out: Annotated[Path | None, typer.Option(help='Directory of the run; runs/eval/POLICY-SUITE by default.')] = None,
     against: Annotated[Path | None, typer.Option(help='Another run to compare with, on the same instances.')] = None,
+    dtype: Annotated[str, typer.Option(help="Of a checkpoint's weights: float32, bfloat16, or auto, as they are stored.")] = 'auto',
     browsers: Browsers = 2,
     pages: Pages = 2,
 ):
@@ -121,7 +122,7 @@ def evaluate_policy(
     """
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
     out = out or Path('runs/eval') / f'{policy}-{suite}'.strip('./').replace('/', '-')
-    print(play_recipe(Recipe(suite, policy, split, episodes), out, browsers, pages))
+    print(play_recipe(Recipe(suite, policy, split, episodes, dtype=dtype), out, browsers, pages))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))
 

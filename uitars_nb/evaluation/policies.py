@@ -61,6 +61,7 @@ async def acting(
     top_p: float = 1.,
     max_tokens: int = 128,    # of a reply
     seed: int = 0,            # of sampling
+    dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as they are stored
 ) -> AsyncIterator[MakeAgent]:
     "Builds the policy's agents inside the block. Raises `KeyError` where there is no such policy."
     if make := script(check_policy(name)): yield make; return
@@ -68,5 +69,5 @@ async def acting(
     from uitars_nb.model.engine import Engine
     from uitars_nb.model.policy import Policy
     from uitars_nb.model.sampling import Sampling
-    policy = Policy.from_pretrained(name)
+    policy = Policy.from_pretrained(name, dtype=dtype)
     async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, Sampling(temperature, top_p, max_tokens, seed))

@@ -172,11 +172,12 @@ class Ground:
         **ppo,                     # likewise of `PPOConfig`
     ) -> Arm:
         "One of the arms."
-        critic_lr = SHARED_LR if self.shared else 2 * self.lr
-        plays = ActorConfig(str(self.start), tuple(self.tasks), self.name, self.batch, self.staleness, max_tokens=self.max_tokens, browsers=self.browsers, pages=self.pages)
+        critic_lr, hardware = SHARED_LR if self.shared else 2 * self.lr, Hardware(self.precision)
+        plays = ActorConfig(str(self.start), tuple(self.tasks), self.name, self.batch, self.staleness, max_tokens=self.max_tokens, browsers=self.browsers, pages=self.pages,
+                            dtype=hardware.plays)
         learns = PPOConfig(updates=self.updates, epochs=self.epochs, lr=self.lr, critic_lr=critic_lr, shared=self.shared, muon=self.muon, warmup=self.warmup, frozen=tuple(self.frozen))
         value = ValueConfig(batches=self.pretrain, lr=self.pretrain_lr or critic_lr, shared=self.shared, muon=self.muon, frozen=tuple(self.frozen)) if pretrained else None
-        return rl_arm(self.start, replace(plays, **actor), replace(learns, **ppo), value, Hardware(self.precision))
+        return rl_arm(self.start, replace(plays, **actor), replace(learns, **ppo), value, hardware)
 
 def effect_figures(
     name: str,                   # of the report and its parameters

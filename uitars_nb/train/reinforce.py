@@ -101,6 +101,11 @@ class Hardware:
     strategy: str = 'auto'        # 'auto' | 'ddp' | 'fsdp'
     keep_every: int = 5           # updates between checkpoints
 
+    @property
+    def plays(self) -> str:
+        "The dtype in which its actors play: as coarse as the update itself."
+        return 'bfloat16' if 'bf16' in self.precision else 'float32'
+
 def fitting_hardware(
     policy: str | Path,      # a checkpoint's directory
     *runs: str | Path,       # directories of runs; one that has begun keeps its precision
