@@ -27,12 +27,13 @@ async def set_slider(
     goal: int,    # the value to set
     parts: int = 1000,   # of the track: the handle is dragged to the nearest of so many
 ) -> AsyncIterator[Action]:
-    "Drag the handle of a jQuery UI slider near to `goal`, then press arrow keys."
+    "Drag the handle of a jQuery UI slider near to `goal`, or take it where it is near already, then press arrow keys."
     handle = f"{slider}.querySelector('.ui-slider-handle')"
     value, low, high, vertical = await look(session, f'{FACTS}({slider})')
     if value == goal: return
     f = round((goal - low) / (high - low) * parts) / parts
-    yield drag(await place(session, handle), await place(session, slider, *((.5, 1 - f) if vertical else (f, .5))))
+    if abs(value - goal) <= (high - low) / parts: yield await click_on(session, handle)
+    else: yield drag(await place(session, handle), await place(session, slider, *((.5, 1 - f) if vertical else (f, .5))))
     while (value := (await look(session, f'{FACTS}({slider})'))[0]) != goal:
         yield Action('hotkey', dict(key='right' if value < goal else 'left'))
 
@@ -45,9 +46,9 @@ async def use_slider(session, spec: TaskSpec) -> AsyncIterator[Action]:
 # %% ../../nbs/20_tasks/32_oracles_widgets.ipynb #cd97d709
 @oracle('use-slider-2')
 async def use_slider_2(session, spec: TaskSpec) -> AsyncIterator[Action]:
-    "Set the three sliders, and submit."
+    "Set the three sliders, by hand and then by keys, and submit."
     for i in (1, 2, 3):
-        async for action in set_slider(session, f"$('#slider-{i}')", int(fields(spec)[f'n{i}'])): yield action
+        async for action in set_slider(session, f"$('#slider-{i}')", int(fields(spec)[f'n{i}']), 7): yield action
     yield await click_on(session, SUBMIT)
 
 @oracle('form-sequence')
