@@ -21,3 +21,6 @@ def keep_memory() -> bool:
     libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
     if told or torch.cuda.is_available() or not hasattr(libc, 'mallopt'): return False
     return bool(libc.mallopt(M_MMAP_MAX, 0)) and bool(libc.mallopt(M_TRIM_THRESHOLD, 2 ** 31 - 1))
+
+# %% ../../nbs/30_model/04_allocation.ipynb #e5717c8d
+os.environ.setdefault('ONEDNN_PRIMITIVE_CACHE_CAPACITY', '8192')

@@ -21,9 +21,11 @@ class Aim:
         filled: Sequence[int],   # tokens that each row has
         width: int,              # new tokens of each row, padding included
         device='cpu',
+        grain: int = 1,          # a pass of several tokens sees a multiple of so many, or the keys of this pass alone
     ):
         self.rows, self.filled, self.width = slice(first, first + len(filled)), list(filled), width
-        self.length = max(filled) + width                  # keys that the pass sees
+        self.length = max(filled) + width                  # of the longest row, the new tokens included
+        self.seen = self.length if width == 1 or max(filled) == 0 else self.length + -self.length % grain   # keys that the pass sees
         self.even = min(filled) == max(filled)
         if self.even: return
         self.row_B1 = torch.arange(first, first + len(filled), device=device)[:, None]
@@ -38,8 +40,8 @@ class Aim:
         else: x_SHLD[self.row_B1, :, self.at_BQ] = new_BHQD.transpose(1, 2)
 
     def read(self, x_SHLD: torch.Tensor) -> torch.Tensor:
-        "The rows up to the longest of them, (B, heads, length, dim), without a copy."
-        return x_SHLD[self.rows, :, :self.length]
+        "What the pass sees of the rows, (B, heads, seen, dim), without a copy."
+        return x_SHLD[self.rows, :, :self.seen]
 
 # %% ../../nbs/30_model/36_cache.ipynb #e4fd2daa
 def mask_of(
@@ -47,10 +49,10 @@ def mask_of(
     dtype: torch.dtype,   # of the model
     device='cpu',
 ) -> torch.Tensor | None:
-    "What is added to the attention scores, (B, 1, width, length); None where causal attention says it all."
+    "What is added to the attention scores, (B, 1, width, seen); None where causal attention says it all."
     if aim.even and (aim.filled[0] == 0 or aim.width == 1): return None
     at_BQ = torch.tensor(aim.filled, device=device)[:, None] + torch.arange(aim.width, device=device)
-    seen = torch.arange(aim.length, device=device) <= at_BQ[:, :, None]
+    seen = torch.arange(aim.seen, device=device) <= at_BQ[:, :, None]
     return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
 
 # %% ../../nbs/30_model/36_cache.ipynb #0679b9b5
@@ -80,7 +82,7 @@ class SlotLayer(CacheLayerMixin):
         aim.write(self.values, values)
         return aim.read(self.keys), aim.read(self.values)
 
-    def get_mask_sizes(self, query_length: int): return self.cache.aim.length, 0
+    def get_mask_sizes(self, query_length: int): return self.cache.aim.seen, 0
     def get_seq_length(self): return self.cache.aim.length - self.cache.aim.width
     def get_max_length(self): return -1
 
@@ -104,7 +106,7 @@ class SlotCache(Cache):
 
     def point(self, aim: Aim):
         "The next pass reads and writes there."
-        self.reserve(aim.rows.stop, aim.length)
+        self.reserve(aim.rows.stop, aim.seen)
         self.aim = aim
 
     def tensors(self) -> list[torch.Tensor]:
