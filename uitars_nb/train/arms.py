@@ -37,8 +37,9 @@ def run_arms(
     columns: Sequence[str],      # of the metrics to keep
     read: Callable[[Path], pd.DataFrame] = read_metrics,   # a run's metrics, a row each update
 ) -> pd.DataFrame:
-    "The curves of all arms: a row for each arm, seed and update. Runs that `curves.csv` holds already are left alone."
+    "The curves of all arms: a row for each arm, seed and update. Runs that `curves.csv` holds already are left alone. Raises `ValueError` for an arm whose name is no folder's."
     path = Path(path)
+    if bad := [name for name in arms if Path(name).name != name]: raise ValueError(f'an arm keeps its runs in a folder of its name, and {bad[0]!r} is no name of one: name it without a slash')
     file = path/'curves.csv'
     for seed in seeds:
         for name, arm in arms.items():
