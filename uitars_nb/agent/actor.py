@@ -6,7 +6,7 @@
 __all__ = ['ActorFailed', 'Actor']
 
 # %% ../../nbs/40_agent/16_actor.ipynb #9a3abc24
-import multiprocessing
+import contextlib, multiprocessing, os, queue, socket, threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +24,10 @@ class Actor:
         weights: str | Path | None = None,   # a safetensors file newer than the checkpoint's
         version: int = 0,                    # of the weights
         restarts: int = 3,                   # how often in a row, without a trajectory, a dead process is replaced
+        patience: float = 1800.,             # seconds that it may be silent while a trajectory is waited for
     ):
-        self.config, self.weights, self.version, self.restarts = config, weights, version, restarts
-        self.process, self.deaths, self.stats = None, 0, {}
+        self.config, self.weights, self.version, self.restarts, self.patience = config, weights, version, restarts, patience
+        self.process, self.deaths, self.stats, self.chances = None, 0, {}, dict(config.chances)
 
     def start(self):
         "A fresh process with the newest weights, which skips every instance that may have begun."
@@ -34,9 +35,13 @@ class Actor:
         self.conn, theirs = context.Pipe()
         drawn = max(self.config.skip, self.stats.get('drawn', 0))
         margin = (2 + self.config.staleness) * self.config.batch if self.stats else 0
-        self.process = context.Process(target=serve, args=(theirs, replace(self.config, skip=drawn + margin, version=self.version)), daemon=True)
+        config = replace(self.config, skip=drawn + margin, version=self.version, chances=tuple(self.chances.items()))
+        self.process = context.Process(target=serve, args=(theirs, config), daemon=True)
         self.process.start()
         theirs.close()
+        self.arrived = queue.SimpleQueue()
+        self.reader = threading.Thread(target=_receive, args=(self.conn, self.arrived), daemon=True)
+        self.reader.start()
         self.publish(self.weights, self.version)
 
     def publish(self,
@@ -45,17 +50,25 @@ class Actor:
     ):
         "New weights; more episodes may begin."
         self.weights, self.version = weights, version
+        self._send((weights and str(weights), version, 0))
+
+    def give_back(self, n: int):
+        "Of so many instances nothing will be learned; as many others may begin."
+        self._send((None, self.version, n))
+
+    def _send(self, order):
         if not self.process: return
-        try: self.conn.send((weights and str(weights), version))
+        try: self.conn.send(order)
         except OSError: pass   # it has died; its successor will be told
 
     def __iter__(self) -> Iterator[Trajectory]:
         if not self.process: self.start()
         while True:
-            try: message = self.conn.recv()
-            except (EOFError, OSError): self._mend(); continue   # it may have died in the middle of a message
+            try: message = self.arrived.get(timeout=self.patience)
+            except queue.Empty: raise ActorFailed(f'the actor lives and has sent nothing for {self.patience:.0f} s: its environments hang, or nothing may begin') from None
+            if message is None: self._mend(); continue
             if message[0] == 'failed': raise ActorFailed(message[1])
-            self.deaths, self.stats = 0, message[2]
+            self.deaths, self.stats, self.chances = 0, *message[2:]
             yield message[1]
 
     def _mend(self):
@@ -67,6 +80,8 @@ class Actor:
     def close(self):
         "End the process and what it has started."
         if not self.process: return
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.conn.fileno())) as both: both.shutdown(socket.SHUT_RDWR)   # wakes the reader, which closing would not
+        self.reader.join()
         self.conn.close()
         self.process.join(10)
         if self.process.is_alive(): self.process.kill()
@@ -75,3 +90,9 @@ class Actor:
 
     def __enter__(self): return self
     def __exit__(self, *exc): self.close()
+
+def _receive(conn, arrived):
+    "Take what comes as it comes: who plays never waits for who learns."
+    try:
+        while True: arrived.put(conn.recv())
+    except (EOFError, OSError): arrived.put(None)   # it may have died in the middle of a message

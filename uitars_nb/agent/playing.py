@@ -28,6 +28,7 @@ class ActorConfig:
     seed: int = 0
     skip: int = 0                      # instances of each task that were begun by an earlier start of the run
     version: int = 0                   # of the weights at the start: as many updates have been made
+    chances: tuple[tuple[str, float], ...] = ()   # of success by task, as far as an earlier start has learned them
     retries: int = 2                   # further attempts where the environment failed
     temperature: float = 1.
     max_tokens: int = 128              # of a reply
@@ -89,14 +90,15 @@ async def _play(conn, config):
         await _stream(conn, config, engine, slow, agent)
 
 async def _stream(conn, config, engine, pool, agent):
-    course, allowance = Curriculum(config.tasks, config.curriculum, config.seed), Allowance(config.batch, config.staleness, config.version, config.version * config.batch)
+    course, allowance = Curriculum(config.tasks, config.curriculum, config.seed), Allowance(config.batch // config.samples, config.staleness, config.version, config.version * config.batch // config.samples)
+    course.load_state_dict(dict(chance=dict(config.chances), drawn={}))
     for name in course.drawn: course.drawn[name] = config.skip
     stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks))
     orders = asyncio.ensure_future(_obey(conn, engine, allowance))
     async def out():
         async for traj in stream:
             if not traj.stop.is_environment: course.tell(traj.task.name, traj.success)
-            await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), wall=time.monotonic())))
+            await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), wall=time.monotonic()), dict(course.chance)))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)
     for o in rest: o.cancel()
@@ -114,6 +116,7 @@ async def _obey(conn, engine, allowance):
         except RuntimeError: pass
     threading.Thread(target=listen, daemon=True).start()
     while (order := await inbox.get()) is not None:
-        path, version = order
+        path, version, back = order
         if path: await engine.load_file(path, version)
+        allowance.give_back(back)
         allowance.advance(version)

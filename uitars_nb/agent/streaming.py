@@ -9,7 +9,7 @@ __all__ = ['Allowance', 'Failing', 'Watch', 'Job', 'StreamingRollout']
 import asyncio, contextlib, itertools
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .loop import Limits, MakeAgent
 from .rollout import Pool, attempt_episode
@@ -17,20 +17,20 @@ from ..core.types import TaskSpec, Trajectory
 
 # %% ../../nbs/40_agent/14_streaming.ipynb #a9d7a17a
 class Allowance:
-    "Counts what has begun against what may begin."
+    "Counts instances that have begun against those that may begin. With one sample of each, an instance is a trajectory."
     def __init__(self,
-        batch: int,         # trajectories of an update
+        batch: int,         # instances of an update
         staleness: int,     # updates that a trajectory may lie behind; 0: synchronous
         version: int = 0,   # of the weights
-        begun: int = 0,     # trajectories so far
+        begun: int = 0,     # instances so far
     ):
-        if batch < 1 or staleness < 0: raise ValueError(f'a batch holds at least one trajectory and staleness is not negative, unlike {batch} and {staleness}')
+        if batch < 1 or staleness < 0: raise ValueError(f'a batch holds at least one instance and staleness is not negative, unlike {batch} and {staleness}')
         self.batch, self.staleness, self.version, self.begun = batch, staleness, version, begun
         self._news = asyncio.Event()
 
     @property
     def left(self) -> int:
-        "Trajectories that may begin now."
+        "Instances that may begin now."
         return (self.version + 1 + self.staleness) * self.batch - self.begun
 
     def advance(self, version: int):
@@ -38,17 +38,20 @@ class Allowance:
         self.version = max(self.version, version)
         self._news.set()
 
-    async def take(self):
-        "One more begins, as soon as it may."
-        while self.left <= 0:
-            self._news.clear()
-            await self._news.wait()
+    def take(self):
+        "One more begins."
         self.begun += 1
-
-    def give_back(self):
-        "One that had begun will never be complete."
-        self.begun -= 1
         self._news.set()
+
+    def give_back(self, n: int = 1):
+        "Nothing will come of some that had begun."
+        self.begun -= n
+        self._news.set()
+
+    async def news(self):
+        "Until something has begun, was given back or was learned from."
+        self._news.clear()
+        await self._news.wait()
 
 # %% ../../nbs/40_agent/14_streaming.ipynb #0c8963ce
 class Failing(RuntimeError): "Too many attempts ended in environment failures."
@@ -98,14 +101,25 @@ class StreamingRollout:
     ):
         self.pool, self.draw, self.make_agent, self.run, self.allowance = pool, draw, make_agent, run, allowance
         self.samples, self.retries, self.limits, self.watch = samples, retries, limits, watch or Watch()
-        self.groups, self.jobs, self.lost = itertools.count(group), deque(), 0   # lost: samples given up
+        self.groups, self.jobs, self.given_up = itertools.count(group), deque(), Counter()   # samples given up, by group
 
-    def job(self) -> Job:
-        "What to play next: a retry, a further sample, or a new instance."
-        if not self.jobs:
-            spec, group = self.draw(), next(self.groups)
-            self.jobs.extend(Job(spec, group, k) for k in range(self.samples))
+    @property
+    def lost(self) -> int:
+        "Samples given up."
+        return self.given_up.total()
+
+    async def job(self) -> Job:
+        "What to play next: a retry, a further sample, or a new instance as soon as one may begin."
+        while not self.jobs:
+            if self.allowance.left > 0: self.begin()
+            else: await self.allowance.news()
         return self.jobs.popleft()
+
+    def begin(self):
+        "All samples of one more instance are to be played."
+        spec, group = self.draw(), next(self.groups)
+        self.jobs.extend(Job(spec, group, k) for k in range(self.samples))
+        self.allowance.take()
 
     async def play(self, job: Job) -> Trajectory:
         "One attempt."
@@ -115,15 +129,14 @@ class StreamingRollout:
         "Queue another attempt where the environment failed, or give the sample up."
         self.watch.see(traj)
         if not traj.stop.is_environment: return
-        self.allowance.give_back()
-        if job.attempt < self.retries: self.jobs.append(Job(job.spec, job.group, job.sample, job.attempt + 1))
-        else: self.lost += 1
+        if job.attempt < self.retries: return self.jobs.append(replace(job, attempt=job.attempt + 1))
+        self.given_up[job.group] += 1
+        if self.given_up[job.group] == self.samples: self.allowance.give_back()
 
     async def worker(self, out: asyncio.Queue):
         "Never idle while something may begin."
         while True:
-            await self.allowance.take()
-            job = self.job()
+            job = await self.job()
             traj = await self.play(job)
             await out.put(traj)
             self.settle(job, traj)

@@ -31,6 +31,7 @@ class Batch:
     waited: float = 0.            # seconds until it was complete
     failures: Counter = field(default_factory=Counter)   # attempts that the environment broke meanwhile, by stop reason
     stale: int = 0                # trajectories left out because they were too old
+    silent: int = 0               # trajectories left out because the policy had said nothing by their end
     stats: dict = field(default_factory=dict)            # of the actor
 
 # %% ../../nbs/70_train/24_collector.ipynb #df52f3f3
@@ -57,7 +58,7 @@ class Collector(IterableDataset):
     def __init__(self,
         source: Iterable[Trajectory],      # an `agent.actor.Actor`, or anything that gives attempts' trajectories
         path: str | Path,                  # the run's directory
-        batch: int,                        # trajectories of an update
+        batch: int,                        # trajectories of an update; fewer where samples of a group were lost
         reward: RewardSource = Verifier(),
         samples: int = 1,                  # of an instance
         retries: int = 2,
@@ -68,7 +69,7 @@ class Collector(IterableDataset):
         if batch % samples: raise ValueError(f'a batch of {batch} does not hold whole groups of {samples}')
         self.source, self.path, self.batch, self.reward, self.staleness, self.start = source, Path(path), batch, reward, staleness, start
         self.length = length
-        self.store, self.groups, self.ready = Store(self.path/'store'), Groups(samples, retries), []
+        self.store, self.groups, self.ready = Store(self.path/'store'), Groups(samples, retries), []   # groups that wait for the next batch
 
     def __len__(self): return self.length
 
@@ -94,18 +95,28 @@ class Collector(IterableDataset):
         return Batch(number, trajs, [run(self.reward(o)) for o in trajs], **facts)
 
     def _fresh(self, number):
-        writer, since, failures, stale = self.store.writer(seconds=float('inf')), time.perf_counter(), Counter(), 0
+        writer, since, failures, left = self.store.writer(seconds=float('inf')), time.perf_counter(), Counter(), Counter()
+        size = self.batch // self.groups.samples
         for traj in self.source:
             if traj.stop.is_environment: failures[traj.stop.value] += 1
-            fresh = [o for o in self.groups.add(traj) if spoken(o)]
-            current = [o for o in fresh if self.age(o, number) <= self.staleness]
-            stale += len(fresh) - len(current)
-            self.ready += current
-            while len(self.ready) >= self.batch:
-                trajs, self.ready = self.ready[:self.batch], self.ready[self.batch:]
+            if group := self.groups.add(traj): self.ready.append(group)
+            while len(self._usable(number, left)) >= size:
+                trajs, self.ready = sum(self.ready[:size], []), self.ready[size:]
                 self._keep(writer, number, trajs)
-                yield self._judged(number, trajs, waited=time.perf_counter() - since, failures=failures, stale=stale, stats=dict(getattr(self.source, 'stats', {})))
-                number, since, failures, stale = number + 1, time.perf_counter(), Counter(), 0
+                yield self._judged(number, trajs, waited=time.perf_counter() - since, failures=failures, **left, stats=dict(getattr(self.source, 'stats', {})))
+                number, since, failures, left = number + 1, time.perf_counter(), Counter(), Counter()
+
+    def _usable(self, number, left):
+        "The groups that update `number` may learn from; of one that comes to nothing the actor is told, so that another may begin."
+        before, kept = len(self.ready), []
+        for group in self.ready:
+            said = [o for o in group if spoken(o)]
+            young = [o for o in said if self.age(o, number) <= self.staleness]
+            left.update(silent=len(group) - len(said), stale=len(said) - len(young))
+            if young: kept.append(young)
+        self.ready = kept
+        if len(kept) < before and hasattr(self.source, 'give_back'): self.source.give_back(before - len(kept))
+        return kept
 
     def age(self, traj: Trajectory, number: int) -> int:
         "Updates between the weights that a trajectory began with and update `number`."
@@ -114,4 +125,5 @@ class Collector(IterableDataset):
     def _keep(self, writer, number, trajs):
         for o in trajs: writer.append(o)
         writer.flush()
-        append_jsonl(self.path/'batches.jsonl', number=number, ids=[o.id for o in trajs], drawn=getattr(self.source, 'stats', {}).get('drawn', 0))
+        chances = {k: round(v, 4) for k, v in getattr(self.source, 'chances', {}).items()}
+        append_jsonl(self.path/'batches.jsonl', number=number, ids=[o.id for o in trajs], drawn=getattr(self.source, 'stats', {}).get('drawn', 0), chances=chances)

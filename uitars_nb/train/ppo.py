@@ -182,7 +182,7 @@ class PPO(L.LightningModule):
         now = perf_counter()
         trajs, tokens = batch.trajs, int(exp.length_R.sum())
         row = outcomes(trajs, batch.rewards) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | dict(facts)
-        row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, own_tokens=tokens, update_seconds=now - began, wait_seconds=began - self.waited)
+        row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, own_tokens=tokens, update_seconds=now - began, wait_seconds=began - self.waited)
         row |= dict(train_share=(now - began) / (now - self.waited), tokens_per_s=tokens / (now - self.waited), trajs_per_min=60 * len(trajs) / (now - self.waited))
         row |= {f'actor/{k}': batch.stats[k] for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall') if k in batch.stats}
         self.waited = now
