@@ -1,9 +1,10 @@
 "A small run of reinforcement learning; as a script it can be killed, or run on several processes."
-import argparse, os, signal
+import argparse, contextlib, os, signal
 from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
+import psutil
 import torch
 
 from uitars_nb.agent.loop import Limits
@@ -29,27 +30,29 @@ def start(home):
 
 
 class Die(L.Callback):
-    "Kills the process, as the system would, after an update; or its actor."
-    def __init__(self, update, actor=False): self.update, self.actor = update, actor
+    "Kills the process, as the system would, after an update; or its actor, or that one's browsers."
+    def __init__(self, update, who='trainer'): self.update, self.who = update, who
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if module.version != self.update: return
-        os.kill(trainer.datamodule.actor.process.pid if self.actor else os.getpid(), signal.SIGKILL)
+        actor = trainer.datamodule.actor.process.pid
+        browsers = lambda: [o.pid for o in psutil.Process(actor).children(recursive=True) if 'chrom' in o.name()]
+        for pid in dict(trainer=lambda: [os.getpid()], actor=lambda: [actor], browser=browsers)[self.who]():
+            with contextlib.suppress(ProcessLookupError): os.kill(pid, signal.SIGKILL)
 
 
-def train(home, die=0, die_actor=0, updates=5, devices=1, staleness=1, **kwargs):
+def train(home, die=0, who='trainer', updates=5, devices=1, staleness=1, samples=1, **kwargs):
     "A run in `home`; the policy's directory."
-    callbacks = [Die(die)] * bool(die) + [Die(die_actor, True)] * bool(die_actor)
     hardware = Hardware(keep_every=2, accelerator='cpu', devices=devices, strategy='ddp' if devices > 1 else 'auto')
-    return reinforce(start(home), home/'run', replace(ACTOR, staleness=staleness), PPOConfig(updates=updates, epochs=1, minibatches=2, lr=1e-3, **kwargs), hardware=hardware, callbacks=callbacks, progress=False)
+    actor, config = replace(ACTOR, staleness=staleness, samples=samples), PPOConfig(updates=updates, epochs=1, minibatches=2, lr=1e-3, **kwargs)
+    return reinforce(start(home), home/'run', actor, config, hardware=hardware, callbacks=[Die(die, who)] if die else [], progress=False)
 
 
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument('home', type=Path)
-    for o in ('die', 'die-actor'): p.add_argument(f'--{o}', type=int, default=0)
-    p.add_argument('--updates', type=int, default=5)
-    p.add_argument('--devices', type=int, default=1)
-    p.add_argument('--staleness', type=int, default=1)
+    p.add_argument('--who', default='trainer')
+    p.add_argument('--algorithm', default='ppo')
+    for o, default in dict(die=0, updates=5, devices=1, staleness=1, samples=1).items(): p.add_argument(f'--{o}', type=int, default=default)
     args = vars(p.parse_args())
     train(args.pop('home'), **args)

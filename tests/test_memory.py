@@ -117,7 +117,7 @@ def test_plans_fall_from_everything_to_the_newest_screen(config, n):
 @pytest.mark.parametrize('chunk, changes', [(8, 8), (1, 40)])
 def test_prompts_grow_in_place_between_chunks(chunk, changes):
     "With one screenshot, the messages before the last two stay what they were until a chunk leaves working memory."
-    memory = Memory(MemoryConfig(images=1, chunk=chunk, context=2500, system=False), DIALECT, estimate_tokens)
+    memory = Memory(MemoryConfig(images=1, chunk=chunk, context=2700, system=False), DIALECT, estimate_tokens)
     steps = [Step(screen(i), f'thought {i}', (CLICK,)) for i in range(60)]
     recalled = [memory.recall('task', steps[:n], screen(n)) for n in range(60)]
     moved = 0

@@ -287,6 +287,8 @@ def test_the_estimate_is_not_too_low(qwen):
     images = sum(v for k, v in Bag(qwen.render(c.messages).ids.tolist()).items() if k == qwen.processor.image_token_id)
     text = sum(2 + len(p['text'].encode()) / 2 for m in c.messages for p in m['content'] if p['type'] == 'text')
     assert images + text <= c.tokens
+    digits = [dict(role='user', content=[dict(type='text', text='0123456789' * 100)])]
+    assert len(qwen.render(digits).ids) >= 1000 and estimate_tokens(digits) >= 1000      # a token each, in all of these models
 
 
 def test_two_threads_may_render_at_once(qwen):

@@ -63,9 +63,9 @@ def repeated(
     "How often in a row the last step's actions were given on an unchanged screen and text; waiting is bounded by session time instead."
     if not steps or all(a.name == 'wait' for a in steps[-1].actions): return 0
     last = steps[-1]
-    before = last.observation
-    same = lambda s: s.actions == last.actions and s.observation.text == before.text and np.array_equal(s.observation.screenshot, before.screenshot)
-    return sum(1 for _ in takewhile(same, reversed(steps)))
+    return sum(1 for _ in takewhile(lambda s: s.actions == last.actions and _alike(s.observation, last.observation), reversed(steps)))
+
+def _alike(a, b): return a.text == b.text and np.array_equal(a.screenshot, b.screenshot)
 
 # %% ../../nbs/40_agent/00_loop.ipynb #356b0e6b
 def spent(
@@ -77,7 +77,7 @@ def spent(
     "The budget that the policy has used up, if any."
     tokens = sum(len(s.completion.ids) for s in steps if s.completion)
     if run_length([bool(s.error and not s.actions) for s in steps]) >= limits.format_errors: return StopReason.FORMAT_ERROR
-    if repeated(steps) >= limits.repeats: return StopReason.LOOP
+    if repeated(steps) >= limits.repeats and _alike(steps[-1].observation, obs): return StopReason.LOOP
     if obs.clock_ms > limits.session_ms: return StopReason.POLICY_TIMEOUT
     if tokens >= limits.tokens: return StopReason.TOKEN_LIMIT
     return StopReason.STEP_LIMIT if len(steps) >= spec.max_steps else None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .curriculum import Curriculum
 from .loop import Limits
+from .memory import REPLY
 from .policy_agent import PolicyAgent
 from .streaming import Allowance, StreamingRollout, Watch
 
@@ -31,7 +32,7 @@ class ActorConfig:
     chances: tuple[tuple[str, float], ...] = ()   # of success by task, as far as an earlier start has learned them
     retries: int = 2                   # further attempts where the environment failed
     temperature: float = 1.
-    max_tokens: int = 128              # of a reply
+    max_tokens: int = REPLY            # of a reply
     limits: Limits = Limits(think_seconds=120.)
     browsers: int = 1                  # Chromium processes
     pages: int = 4                     # sessions on each

@@ -39,7 +39,8 @@ def load_commands() -> list[str]:
 def explain(
     error: Exception,
 ) -> str:
-    "An error in one line."
+    "An error in one line; of several that came at once, the first."
+    if isinstance(error, ExceptionGroup): return explain(error.exceptions[0])
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = ' '.join(text.split())
     written = isinstance(error, (ValueError, LookupError, OSError)) and ' ' in text  # for people, and not the bare key of a bug

@@ -41,7 +41,9 @@ def score_line(
     from uitars_nb.core.runs import read_json
     s = read_json(out / 'summary.json')
     rate = '{value:.1%} [{low:.1%}, {high:.1%}]'.format(**s['success'])
-    return f"{rate} mean success over {s['tasks']} tasks, {s['episodes']} episodes, {s['env_failures']} environment failures"
+    tries = ''.join(f', {v:.1%} pass@{k}' for k, v in s.get('pass_at', {}).items() if k != '1')
+    broken = f'; broken in every episode and left out: {", ".join(s["broken_tasks"])}' if s.get('broken_tasks') else ''
+    return f"{rate} mean success{tries} over {s['tasks']} tasks, {s['episodes']} episodes, {s['env_failures']} environment failures{broken}"
 
 # %% ../../nbs/90_cli/10_run.ipynb #2331e062
 EXPERIMENTS = Path('nbs/experiments')
@@ -110,6 +112,11 @@ def evaluate_policy(
     policy: Annotated[str, typer.Option(help="oracle, demonstrator, random, or a checkpoint's directory.")] = 'oracle',
     episodes: Annotated[int, typer.Option(help='Instances of each task.', min=1)] = 100,
     split: Annotated[str, typer.Option(help='train, validation or test.')] = 'test',
+    samples: Annotated[int, typer.Option(help='Episodes of each instance, for pass@k.', min=1)] = 1,
+    temperature: Annotated[float, typer.Option(help="Of a checkpoint's sampling; 0: the likeliest token.", min=0)] = 0.,
+    top_p: Annotated[float, typer.Option(help="Of a checkpoint's sampling.", min=0, max=1)] = 1.,
+    seed: Annotated[int, typer.Option(help="Of a checkpoint's sampling.")] = 0,
+    max_tokens: Annotated[int, typer.Option(help="Of a checkpoint's reply.", min=1)] = 128,
     out: Annotated[Path | None, typer.Option(help='Directory of the run; runs/eval/POLICY-SUITE by default.')] = None,
     against: Annotated[Path | None, typer.Option(help='Another run to compare with, on the same instances.')] = None,
     dtype: Annotated[str, typer.Option(help="Of a checkpoint's weights: float32, bfloat16, or auto, as they are stored.")] = 'auto',
@@ -122,7 +129,7 @@ def evaluate_policy(
     """
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
     out = out or Path('runs/eval') / f'{policy}-{suite}'.strip('./').replace('/', '-')
-    print(play_recipe(Recipe(suite, policy, split, episodes, dtype=dtype), out, browsers, pages))
+    print(play_recipe(Recipe(suite, policy, split, episodes, samples, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype), out, browsers, pages))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))
 

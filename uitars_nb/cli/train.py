@@ -7,6 +7,7 @@ __all__ = ['TOKENIZER', 'TOGETHER', 'pages', 'first_policy', 'corpora', 'page_so
            'apart']
 
 # %% ../../nbs/90_cli/15_train.ipynb #7a7b7e8c
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -57,36 +58,37 @@ def corpora(
     failures: bool = False,  # take demonstrations that failed too
 ) -> dict:
     "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from."
-    from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
+    from uitars_nb.flywheel.corpus import Corpus, keep_corpus, vocabulary
     known, out = vocabulary(policy.processor), {}
     for name, where, records in (('pages', pages, lambda: page_source(pages, policy, questions)), ('demos', demos, lambda: demo_source(demos, policy, failures))):
         if where is None: continue
         parts = records()
         if not parts: raise FileNotFoundError(f'{where} holds no {"shards of pages: make some with uitars-nb pages" if name == "pages" else "episodes: play some with uitars-nb eval --policy demonstrator --split train"}')
         folder = path / f'corpus-{name}'
-        for part, made in parts.items():
-            if not list(folder.glob(f'{part}-*.safetensors')): write_corpus(folder, made(), part, known)
+        for part, (made, about) in parts.items(): keep_corpus(folder, made, about, part, vocabulary=known)
         out[name] = Corpus(folder, vocabulary=known)
     return out
 
 TOGETHER = 12  # questions of a lesson, at most
 
 def page_source(where: Path, policy, questions: int) -> dict:
-    "What makes the records of each shard of pages."
+    "What makes the records of each shard of pages, and what they are made of."
     from functools import partial
     from uitars_nb.flywheel.perception import shard_records
-    return {o.stem: partial(shard_records, [o], policy, questions, together=TOGETHER) for o in sorted(where.glob('*.npz'))}
+    about = lambda o: dict(pages=o.name, bytes=o.stat().st_size, questions=questions, together=TOGETHER)
+    return {o.stem: (partial(shard_records, [o], policy, questions, together=TOGETHER), about(o)) for o in sorted(where.glob('*.npz'))}
 
 def demo_source(where: Path, policy, failures: bool = False) -> dict:
-    "What makes the records of a store's successful episodes, or of all."
+    "What makes the records of a store's successful episodes, or of all, and what they are made of."
     from functools import partial
-    from uitars_nb.agent.memory import SMALL, Memory
-    from uitars_nb.agent.policy_agent import count_tokens
+    from uitars_nb.agent.memory import Memory
+    from uitars_nb.agent.policy_agent import count_tokens, remembers
     from uitars_nb.core.store import Store
     from uitars_nb.flywheel.datasets import read_records
     store = Store(where / 'store' if (where / 'store').exists() else where)
     if not len(store): return {}
-    return dict(demos=partial(read_records, store, policy, Memory(SMALL, policy.dialect, count_tokens(policy)), **({} if failures else dict(success=True))))
+    config, wanted = remembers(policy), {} if failures else dict(success=True)
+    return dict(demos=(partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), **wanted), dict(episodes=len(store), wanted=wanted, memory=asdict(config))))
 
 # %% ../../nbs/90_cli/15_train.ipynb #8e3ef6b5
 @app.command()
@@ -156,11 +158,13 @@ def apart(
     balance: float,           # between tasks
     measured: Path | None,    # an evaluation's directory
 ) -> tuple[dict, dict]:
-    "Sources and weights with a source for each task in place of the demonstrations. Raises `FileNotFoundError` where nothing was measured."
+    "Sources and weights with a source for each task in place of the demonstrations. Raises `FileNotFoundError` where nothing was measured, `ValueError` where that was on the test split."
     import pandas as pd
+    from uitars_nb.core.runs import read_json
     from uitars_nb.flywheel.records import by_task, task_weights
     if measured and not (measured / 'by_task.csv').exists(): raise FileNotFoundError(f'{measured} holds no by_task.csv: measure a policy with uitars-nb eval --split validation --out {measured}')
-    success = pd.read_csv(measured / 'by_task.csv', index_col='task').success.to_dict() if measured else None
+    if measured and read_json(measured / 'config.json', {}).get('parameters', {}).get('split') == 'test': raise ValueError(f'{measured} was measured on the test split, which may not decide what is taught: measure with --split validation')
+    success = pd.read_csv(measured / 'by_task.csv', index_col='task').success.dropna().to_dict() if measured else None
     parts, others = by_task(sources['demos']), {k: o for k, o in sources.items() if k != 'demos'}
     shares = task_weights({k: len(o) for k, o in parts.items()}, balance, success)
     return others | parts, {k: weights[k] for k in others} | {k: w * (weights['demos'] if weights else 1) for k, w in shares.items()}

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FLAWED', 'SCRIPTED', 'Candid', 'CandidOracle', 'CandidDemonstrator', 'CandidHasty', 'CandidForgetful', 'script',
-           'check_policy', 'acting']
+           'check_policy', 'weights_of', 'acting']
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #2ce29a82
 import re
@@ -50,8 +50,16 @@ def check_policy(
     name: str,  # a script, or a checkpoint's directory
 ) -> str:
     "The name. Raises `KeyError` where there is neither."
-    if script(name) or (Path(name) / 'config.json').exists(): return name
-    raise KeyError(f'no policy {name!r}: give one of {", ".join(SCRIPTED)}, or the directory of a checkpoint')
+    if script(name) or any((Path(name) / o).exists() for o in ('config.json', 'adapter_config.json')): return name
+    raise KeyError(f'no policy {name!r}: give one of {", ".join(SCRIPTED)}, or the directory of a checkpoint or of an adapter; one of a hub is fetched by `hf download`')
+
+def weights_of(
+    name: str,  # as `check_policy` takes it
+) -> str:
+    "A fingerprint of a checkpoint's weights; nothing of a script."
+    if script(name): return ''
+    from uitars_nb.model.checkpoints import fingerprint
+    return fingerprint(name)
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #06dca51f
 @asynccontextmanager
@@ -65,9 +73,10 @@ async def acting(
 ) -> AsyncIterator[MakeAgent]:
     "Builds the policy's agents inside the block. Raises `KeyError` where there is no such policy."
     if make := script(check_policy(name)): yield make; return
+    import torch
     from uitars_nb.agent.policy_agent import PolicyAgent
     from uitars_nb.model.engine import Engine
     from uitars_nb.model.policy import Policy
     from uitars_nb.model.sampling import Sampling
-    policy = Policy.from_pretrained(name, dtype=dtype)
+    policy = Policy.from_pretrained(name, dtype=dtype, device_map='auto' if torch.cuda.is_available() else None)
     async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, Sampling(temperature, top_p, max_tokens, seed))

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..agent.memory import Memory
+from ..agent.memory import REPLY, Memory
 from ..core.actions import ACTION_SPACE
 from ..core.coordinates import to_pixel
 from ..core.store import Store
@@ -81,7 +81,7 @@ def prompt_of(
     instruction: str,
     policy: Policy,
     memory: Memory,         # of the agent that acts with the policy
-    reply: int = 256,       # tokens that the agent keeps free for a reply
+    reply: int = REPLY,       # tokens that the agent keeps free for a reply
 ) -> Prompt:
     "What the policy sees at step `k`."
     c = steps[k].completion
@@ -107,7 +107,7 @@ def step_record(
     spec: TaskSpec,
     policy: Policy,
     memory: Memory,
-    reply: int = 256,        # tokens kept free for a reply
+    reply: int = REPLY,        # tokens kept free for a reply
 ) -> Record:
     "The record of step `k`."
     step, prompt = steps[k], prompt_of(steps, k, spec.instruction, policy, memory, reply)
@@ -119,7 +119,7 @@ def trajectory_records(
     traj: Trajectory,
     policy: Policy,
     memory: Memory,
-    reply: int = 256,   # tokens kept free for a reply
+    reply: int = REPLY,   # tokens kept free for a reply
 ) -> list[Record]:
     "The records of an episode, whatever its split."
     steps = [say(s, policy) for s in traj.steps]
@@ -132,7 +132,7 @@ def read_records(
     policy: Policy,
     memory: Memory,          # of the agent that acts with the policy
     split: str = 'train',    # 'train' | 'validation'
-    reply: int = 256,        # tokens kept free for a reply
+    reply: int = REPLY,        # tokens kept free for a reply
     **equal,                 # which episodes: column=value, such as success=True
 ) -> Iterator[Record]:
     "The records of a store's episodes, those of environment failures left out. Raises `ValueError` at once where one is not of `split`."

@@ -17,7 +17,7 @@ import torch
 from ..core.coordinates import FACTOR, MAX_PIXELS, MIN_PIXELS
 from ..core.runs import read_json, write_json
 from . import rendering
-from .checkpoints import adapt, load_model, load_processor, locate, save_processor, writing
+from .checkpoints import adapt, fingerprint, load_model, load_processor, locate, save_processor, writing
 from .dialects import Dialect, get_dialect
 from .rendering import Example, Prompt
 
@@ -105,8 +105,9 @@ class Policy:
         processor,              # its tokenizer, image processor and chat template
         dialect: Dialect | str,
         name: str = '',         # for reports
+        weights: str = '',      # fingerprint of those that it was loaded with
     ):
-        self.model, self.processor, self.name = model, processor, name
+        self.model, self.processor, self.name, self.weights = model, processor, name, weights
         self.dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
         self.eos_ids = end_ids(model, processor.tokenizer)
         fit_images(processor, self.dialect)
@@ -129,15 +130,16 @@ class Policy:
         for o in (own, adapter):
             if o is not None: adapt(model, o)
         facts = read_json(Path(name)/FACTS, {})
-        return cls(model, load_processor(base), dialect_of(model.config.model_type, facts, dialect), facts.get('name') or Path(name).name)
+        return cls(model, load_processor(base), dialect_of(model.config.model_type, facts, dialect), facts.get('name') or Path(name).name, fingerprint(name))
 
     def save(self,
         folder: str | Path,             # replaced if it is a checkpoint
         max_shard_size: str = '5GB',
+        state: dict[str, torch.Tensor] | None = None,   # the weights, where the model holds only parts of them (FSDP)
     ):
         "Write a checkpoint that `from_pretrained` reads; of a model with an adapter, the adapter. Raises `FileExistsError` where the folder holds anything else."
         with writing(folder) as part:
-            self.model.save_pretrained(part, max_shard_size=max_shard_size)
+            self.model.save_pretrained(part, max_shard_size=max_shard_size, state_dict=state)
             if not getattr(self.model, '_hf_peft_config_loaded', False): save_processor(self.processor, part)
             write_json(part/FACTS, dict(dialect=self.dialect.name, name=self.name))
 

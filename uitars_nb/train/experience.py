@@ -20,6 +20,7 @@ from ..model.rendering import Example, Prompt
 from ..rl.gae import Advantages, gae, place_rewards
 from ..rl.losses import grpo_advantages
 from ..rl.shaping import Shaping, shape_rewards
+from .devices import over_devices
 
 # %% ../../nbs/70_train/20_experience.ipynb #7ae35beb
 def example_of(
@@ -155,10 +156,10 @@ def parts(
 
 def minibatches(
     exp: Experience,
-    n: int,                        # how many; fewer where there are fewer rows
+    n: int,                        # how many; fewer where there are fewer rows, on any device
     tokens: int,                   # of a part at most
     rng: np.random.Generator,
 ) -> Iterator[list[Part]]:
     "All rows in a random order, in `n` minibatches of parts."
     order = rng.permutation(len(exp.examples))
-    for rows in np.array_split(order, min(n, len(order))): yield parts(exp, rows, tokens)
+    for rows in np.array_split(order, int(over_devices(min(n, len(order)), 'least'))): yield parts(exp, rows, tokens)

@@ -20,8 +20,9 @@ from ..rl.gae import length_adaptive_lambda
 from ..rl.losses import explained_variance, reinforce_pp_advantages, whiten
 from ..rl.shaping import Shaping
 from .collector import Batch
+from .devices import local_backward, over_devices
 from .experience import Experience, advantages, gather, group_advantages, minibatches, token_rewards
-from .measures import ages, behaviour, ends, outcomes
+from .measures import ages, behaviour, ends, outcomes, spent
 from .optim import MuonAdamW, groups
 from .sft import freeze
 from .update import Objective, Targets, actor_loss, critic_steps, look_once, old_logps, old_values, own_states, take_step
@@ -137,7 +138,7 @@ class PPO(L.LightningModule):
         exp = look_once(gather(batch.trajs, batch.rewards), self.networks, self.policy.processor)
         targets, facts, states = self.look(exp)
         rng = np.random.default_rng((self.config.seed, self.version))
-        if self.critic is not None: critic_steps(self.critic, self.policy, exp, targets, self.optimizers(use_pl_optimizer=True)[1], self.config, rng, self.manual_backward, self.config.value_clip, states)
+        if self.critic is not None: critic_steps(self.critic, self.policy, exp, targets, self.optimizers(use_pl_optimizer=True)[1], self.config, rng, local_backward(self), self.config.value_clip, states)
         facts |= self.fit_actor(exp, targets, rng)
         self.version += 1
         self.note(batch, exp, facts, began)
@@ -160,7 +161,7 @@ class PPO(L.LightningModule):
 
     def fit_actor(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> dict[str, float]:
         "All epochs of the actor; means over tokens of what happened."
-        c, optimizer = self.config, self.optimizers(use_pl_optimizer=True)
+        c, optimizer, backward = self.config, self.optimizers(use_pl_optimizer=True), local_backward(self)
         optimizer = optimizer[0] if isinstance(optimizer, list) else optimizer
         share = min(1., (self.version + 1) / max(1, c.warmup), (c.updates - self.version) / max(1., c.fall * c.updates))
         for group in optimizer.param_groups: group['lr'] = share * group.setdefault('initial_lr', group['lr'])
@@ -168,10 +169,10 @@ class PPO(L.LightningModule):
         for _ in range(c.epochs):
             for parts in minibatches(exp, c.minibatches, c.part_tokens, rng):
                 tokens = sum(len(p.at) for p in parts)
-                total = tokens if c.objective.mean == 'token' else len({int(b) for p in parts for b in exp.traj_R[torch.from_numpy(p.rows)]})
+                total = over_devices(tokens if c.objective.mean == 'token' else len({int(b) for p in parts for b in exp.traj_R[torch.from_numpy(p.rows)]}))
                 for part in parts:
                     loss = actor_loss(self.policy, exp, part, targets, c.objective, total)
-                    self.manual_backward(loss.loss)
+                    backward(loss.loss)
                     for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + float(v)
                 n += tokens
                 norms.append(take_step(optimizer, self.model.parameters(), c.clip))
@@ -181,7 +182,7 @@ class PPO(L.LightningModule):
         "Log a row."
         now = perf_counter()
         trajs, tokens = batch.trajs, int(exp.length_R.sum())
-        row = outcomes(trajs, batch.rewards) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | dict(facts)
+        row = outcomes(trajs, batch.rewards) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | spent(trajs) | dict(facts)
         row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, own_tokens=tokens, update_seconds=now - began, wait_seconds=began - self.waited)
         row |= dict(train_share=(now - began) / (now - self.waited), tokens_per_s=tokens / (now - self.waited), trajs_per_min=60 * len(trajs) / (now - self.waited))
         row |= {f'actor/{k}': batch.stats[k] for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall') if k in batch.stats}

@@ -25,6 +25,7 @@ from ..agent.playing import ActorConfig
 from ..core.runs import Run, read_json, write_atomic
 from ..flywheel.rewards import RewardSource, Verifier
 from ..model.allocation import keep_memory
+from ..model.checkpoints import fingerprint
 from ..model.policy import Policy
 from ..model.rendering import Example
 from ..model.value import Critic
@@ -57,9 +58,9 @@ class RolloutFeed(L.LightningDataModule):
         c = replace(self.config, run=f'{self.config.run}-{rank}' if rank else self.config.run, skip=self.config.skip + rank * RANK)
         self.actor = Actor(c, self.weights, self.start)
         collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, self.oldest, self.start, self.length)
-        if journal := collector.journal:
-            self.actor.config = replace(c, skip=max(c.skip, collector.drawn + (2 + c.staleness) * c.batch))
-            self.actor.chances |= journal[-1].get('chances', {})
+        if len(collector.store):   # an earlier start has played, and may have been killed before it wrote its first line
+            self.actor.config = replace(c, skip=max(c.skip, collector.drawn) + (2 + c.staleness) * c.batch)
+            self.actor.chances |= (collector.journal or [{}])[-1].get('chances', {})
         return DataLoader(collector, batch_size=None)
 
     def teardown(self, stage: str):
@@ -103,7 +104,7 @@ class Hardware:
     accelerator: str = 'auto'
     devices: int = 1
     nodes: int = 1
-    strategy: str = 'auto'        # 'auto' | 'ddp' | 'fsdp'
+    strategy: str = 'auto'        # 'auto' | 'ddp'
     keep_every: int = 5           # updates between checkpoints
 
     @property
@@ -129,7 +130,8 @@ def rl_trainer(
     callbacks: Sequence[L.Callback],
     progress: bool = True,
 ) -> L.Trainer:
-    "Lightning's trainer for batches of rollouts."
+    "Lightning's trainer for batches of rollouts. Raises `ValueError` for FSDP: devices make different numbers of passes, which models in parts would wait for."
+    if hardware.strategy == 'fsdp': raise ValueError('practice takes strategy ddp: its devices make different numbers of passes, which FSDP does not allow')
     keep_memory()
     h = hardware
     bar = [TQDMProgressBar(leave=True)] if progress else []
@@ -156,7 +158,7 @@ def pretrain_value(
 ) -> Path:
     "A critic of a fixed policy; its directory."
     path, actor = Path(path), replace(actor, policy=str(policy))
-    made = Run(path, dict(policy=str(policy), actor=asdict(actor), value=asdict(config), hardware=asdict(hardware)))
+    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), actor=asdict(actor), value=asdict(config), hardware=asdict(hardware)))
     if (path/'critic').exists(): return path/'critic'
     fixed, feed = Policy.from_pretrained(policy, dtype='float32'), RolloutFeed(path, apart(actor), reward, length=config.batches, oldest=1 << 30)
     module = ValuePretraining(fixed, Critic.from_policy(fixed, config.shared), config)
@@ -199,7 +201,7 @@ def reinforce(
 ) -> Path:
     "Train to the last update, from the last checkpoint if there is one; the trained policy's directory."
     path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature)
-    made = Run(path, dict(policy=str(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware)))
+    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware)))
     last, learned = path/'last.ckpt', Policy.from_pretrained(policy, dtype='float32')
     start = last_update(last)
     weights = _latest(path, start, last)

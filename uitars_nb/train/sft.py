@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
 from ..core.runs import Run, read_json
@@ -257,14 +258,15 @@ def fit(
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:
-    "Train to the last step, from the last checkpoint if there is one; the trained policy's directory. Raises `ValueError` for held-out seeds and for a directory of another run."
+    "Train to the last step, from the last checkpoint if there is one; the trained policy's directory. Raises `ValueError` for held-out seeds, for a directory of another run, and for an evaluation under FSDP."
+    if evaluate and config.strategy == 'fsdp': raise ValueError('a policy that lies in parts on several devices cannot act: evaluate what FSDP has trained when it is saved')
     path, stream = Path(path), Stream(sources, weights, config.batch, config.seed)
     check_split(stream.facts, 'train')
     if validation is not None: check_split(validation.facts, 'validation')
     feed = Feed(stream, policy.processor, config.accumulate, config.workers, validation, multiple=8 if torch.cuda.is_available() else 1)
     known = read_json(path/'config.json', {}).get('versions', {})
     precision = known.get('precision') or choose_precision(policy, config, feed)
-    parameters = dict(asdict(config), records=stream.first.tolist(), weights=dict(weights or {}), policy=policy.name)
+    parameters = dict(asdict(config), records=stream.first.tolist(), weights=dict(weights or {}), policy=policy.name, start=policy.weights)
     made = Run(path, parameters, dict(precision=precision))
     online = [Online(policy, evaluate, config.online_every)] if evaluate else []
     trainer = make_trainer(config, path, precision, [*callbacks, *online], bool(config.validate_every and validation is not None), progress)
@@ -274,11 +276,12 @@ def fit(
     return _finish(trainer, policy, made)
 
 def _finish(trainer, policy, made):
-    if isinstance(trainer.strategy, ModelParallelStrategy): return made.path/'last.ckpt'
+    parts = isinstance(trainer.strategy, ModelParallelStrategy)
+    state = get_model_state_dict(policy.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) if parts else None   # all devices together
     if trainer.is_global_zero:
         freeze(policy.model, ())
         policy.model.eval()
-        policy.save(made.path/'policy')
+        policy.save(made.path/'policy', state=state)
         made.summarise(step=trainer.global_step)
     trainer.strategy.barrier()
     return made.path/'policy'

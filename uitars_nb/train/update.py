@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['look_once', 'row_batch', 'part_logits', 'in_parts', 'old_logps', 'old_values', 'own_states', 'Targets', 'Objective',
-           'ActorLoss', 'actor_loss', 'by_trajectory', 'own_rows', 'weighted', 'critic_loss', 'take_step',
+           'ActorLoss', 'actor_loss', 'shares', 'by_trajectory', 'own_rows', 'weighted', 'critic_loss', 'take_step',
            'critic_steps']
 
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
@@ -19,6 +19,7 @@ from ..model.images import Sight, Sights, join
 from ..model.policy import Policy, token_logps
 from ..model.value import Critic, watching
 from ..rl.losses import Mean, PolicyLoss, entropy, kl_estimate, policy_loss, positive_nll, stale_weights, value_loss
+from .devices import average_gradients, over_devices
 from .experience import Experience, Part, minibatches, parts
 from .optim import whole
 
@@ -168,20 +169,26 @@ def actor_loss(
     surrogate = policy_loss(*by_trajectory(exp, part, objective.mean, logp, old, get('adv_N'), own), objective.eps_low, objective.eps_high,
                             **weighted(exp, part, objective, old, behaviour, own), total=total)
     spread = entropy(logits_nV)
-    loss = surrogate.loss - objective.entropy * spread.sum() / total + _beside(exp, part, objective, targets, logp, own, total)
+    share = shares(exp, part, objective.mean).to(logp.device)
+    loss = surrogate.loss - objective.entropy * (share * spread).sum() / total + _beside(exp, part, objective, targets, logp, own, share, total)
     return ActorLoss(loss, _facts(surrogate, spread, old, behaviour))
+
+def shares(exp: Experience, part: Part, mean: Mean) -> torch.Tensor:
+    "(n,): what each of a part's tokens counts in a sum over it; where trajectories count alike, those of a long one count less."
+    length_B = torch.zeros(len(exp), dtype=torch.long).index_add_(0, exp.traj_R, exp.length_R)
+    return torch.ones(len(part.at)) if mean == 'token' else 1 / length_B[exp.traj_R].repeat_interleave(exp.length_R)[part.at]
 
 def _facts(surrogate, spread, old, behaviour):
     n = len(spread)
-    shares = {k: getattr(surrogate, k).detach() * n for k in ('kl', 'clip_high', 'clip_low')}
-    return shares | dict(entropy=spread.detach().sum(), stale=((old - behaviour).abs() > 1e-2).float().sum())
+    found = {k: getattr(surrogate, k).detach() * n for k in ('kl', 'clip_high', 'clip_low')}
+    return found | dict(entropy=spread.detach().sum(), stale=((old - behaviour).abs() > 1e-2).float().sum())
 
-def _beside(exp, part, objective, targets, logp, own, total):
+def _beside(exp, part, objective, targets, logp, own, share, total):
     extra = logp.new_zeros(())
-    if objective.kl: extra = extra + objective.kl * kl_estimate(targets.of('reference_N', part, logp.device)[None] - logp).sum() / total
+    if objective.kl: extra = extra + objective.kl * (share * kl_estimate(targets.of('reference_N', part, logp.device)[None] - logp)).sum() / total
     if objective.positive_nll:
         won = exp.success_B[exp.traj_R].repeat_interleave(exp.length_R)[part.at].to(logp.device)[None]
-        extra = extra + objective.positive_nll * positive_nll(logp, own & won, torch.ones(1, dtype=torch.bool, device=logp.device), total)
+        extra = extra + objective.positive_nll * positive_nll(share * logp, own & won, torch.ones(1, dtype=torch.bool, device=logp.device), total)
     return extra
 
 # %% ../../nbs/70_train/22_update.ipynb #c3dec0b8
@@ -226,7 +233,9 @@ def take_step(
     clip: float,                                # largest norm of the gradient
 ) -> float:
     "Clip, step, forget; the gradient's norm before it was clipped."
-    norm = float(whole(torch.nn.utils.clip_grad_norm_(list(parameters), clip)))
+    parameters = list(parameters)
+    average_gradients(parameters)
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, clip)))
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     torch.clear_autocast_cache()
@@ -247,6 +256,6 @@ def critic_steps(
     "All epochs of a critic over a batch. A shared one is a head over states that stay as they are."
     for _ in range(config.epochs):
         for some in minibatches(exp, config.minibatches, config.part_tokens, rng):
-            total = sum(len(p.at) for p in some)
+            total = over_devices(sum(len(p.at) for p in some))
             for part in some: backward(critic_loss(critic, policy, exp, part, targets, total, eps, states))
             take_step(optimizer, critic.parameters(), config.clip)

@@ -17,6 +17,7 @@ from ..model.policy import Policy
 from ..model.value import Critic
 from ..rl.shaping import Shaping
 from .collector import Batch
+from .devices import local_backward, over_devices
 from .experience import advantages, gather
 from .optim import MuonAdamW, groups
 from .ppo import critic_measures
@@ -107,6 +108,6 @@ class ValuePretraining(L.LightningModule):
         self.losses.append(measures['value_loss'])
         self.explained.append(measures['explained_variance'])
         targets, rng = Targets(torch.zeros_like(value), torch.zeros_like(value), ret, value), np.random.default_rng((self.config.seed, len(self.losses)))
-        critic_steps(self.critic, self.policy, exp, targets, self.optimizers(), self.config, rng, self.manual_backward, states=states)
+        critic_steps(self.critic, self.policy, exp, targets, self.optimizers(), self.config, rng, local_backward(self), states=states)
         for logger in self.trainer.loggers: logger.log_metrics(measures | dict(success=float(exp.success_B.float().mean())), len(self.losses))
-        self.trainer.should_stop = self.done
+        self.trainer.should_stop = bool(over_devices(self.done, 'least'))

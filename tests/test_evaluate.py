@@ -1,0 +1,123 @@
+"Evaluations that are interrupted, robbed of samples, or continued with something else than they began with."
+import contextlib
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from uitars_nb.agent.loop import Limits
+from uitars_nb.core.types import Action, Observation, StopReason
+from uitars_nb.evaluation.evaluate import Recipe, by_task, compare_results, evaluate, read_result
+from uitars_nb.evaluation.statistics import pass_at_k
+from uitars_nb.sandbox.base import EnvironmentFailure
+from uitars_nb.tasks.base import TASKS, Verdict, suite
+
+SCREEN = np.zeros((16, 16, 3), np.uint8)
+
+
+class Parity:
+    "The oracle is right on even seeds; some instances break as often as they are told to."
+    name, max_steps, breaks = 'tests/parity', 2, {}
+
+    async def setup(self, session, spec):
+        if self.breaks.get(spec.seed, 0):
+            self.breaks[spec.seed] -= 1
+            raise EnvironmentFailure(StopReason.ENV_CRASH, 'the lights went out')
+        return spec
+
+    async def verify(self, session, spec): return Verdict(float(spec.seed % 2 == 0), spec.seed % 2 == 0, True)
+    async def oracle(self, session, spec): yield Action('wait', dict(time=0))
+
+
+class Session:
+    id, size = 'still', (16, 16)
+    async def reset(self): pass
+    async def observe(self): return Observation(SCREEN)
+    async def act(self, action): pass
+    async def close(self): pass
+
+
+class Killed(BaseException): "As ctrl-c."
+
+
+class Pool:
+    size = 3
+    def __init__(self, leases=10**9): self.leases = leases
+
+    @contextlib.asynccontextmanager
+    async def session(self):
+        self.leases -= 1
+        if self.leases < 0: raise Killed
+        yield Session()
+
+
+@pytest.fixture
+def parity(monkeypatch):
+    task = Parity()
+    task.breaks = {}
+    monkeypatch.setitem(TASKS, task.name, task)
+    return task
+
+
+RECIPE = Recipe('tests/parity', 'oracle', episodes=12)
+async def play(recipe, path, pool=None, **kwargs): return await evaluate(recipe, path, pool or Pool(), progress=False, **kwargs)
+
+
+async def test_what_an_interrupted_evaluation_has_played_is_not_played_again(parity, tmp_path):
+    with pytest.raises(BaseExceptionGroup, match='unhandled'): await play(RECIPE, tmp_path/'a', Pool(5))
+    kept = {*read_result(tmp_path/'a')[1].id}
+    assert len(kept) <= 5
+    pool = Pool()
+    table = await play(RECIPE, tmp_path/'a', pool)
+    assert 10**9 - pool.leases == 12 - len(kept)
+    whole = await play(RECIPE, tmp_path/'b')
+    assert table.equals(whole) and {*read_result(tmp_path/'a')[1].id} == {*read_result(tmp_path/'b')[1].id}
+
+
+async def test_samples_lost_to_the_environment_leave_the_others_comparable(parity, tmp_path):
+    seeds = [o.seed for o in suite('tests/parity', 'test', 12)]
+    parity.breaks = {seeds[0]: 3}
+    await play(RECIPE, tmp_path/'a')
+    parity.breaks = {seeds[5]: 3}
+    table = await play(RECIPE, tmp_path/'b')
+    assert table.n.tolist() == [11] and table.env_failures.tolist() == [3]
+    c = compare_results(tmp_path/'a', tmp_path/'b')
+    assert (c.better, c.worse, c.difference.value) == (0, 0, 0)     # the same policy on the same ten instances
+
+
+async def test_a_task_that_never_worked_is_not_scored(parity, tmp_path):
+    parity.breaks = Always()
+    with pytest.raises(RuntimeError, match='broke every one of 36 episodes: the lights went out'): await play(RECIPE, tmp_path/'a')
+    assert by_task(read_result(tmp_path/'a')[1]).success.isna().all()
+
+
+class Always(dict):
+    def get(self, seed, default=0): return 1
+    def __missing__(self, seed): return 1
+
+
+async def test_a_result_is_of_one_checkpoint_and_of_one_browser(parity, tmp_path):
+    await play(RECIPE, tmp_path/'a', env=dict(chromium='1'))
+    with pytest.raises(ValueError, match='screens'): await play(RECIPE, tmp_path/'a', env=dict(chromium='2'))
+    with pytest.raises(ValueError, match='limits'): await play(replace(RECIPE, limits=Limits(repeats=9)), tmp_path/'a', env=dict(chromium='1'))
+
+
+async def test_weights_that_change_in_place_are_noticed(parity, tmp_path):
+    from tests import sft_run
+    policy = sft_run.small_policy()
+    policy.save(tmp_path/'p')
+    recipe = replace(RECIPE, policy=str(tmp_path/'p'), episodes=1, max_tokens=4)
+    await play(recipe, tmp_path/'a')
+    next(policy.model.parameters()).data.add_(1)
+    policy.save(tmp_path/'p')
+    with pytest.raises(ValueError, match='weights'): await play(recipe, tmp_path/'a')
+
+
+async def test_samples_give_pass_at_k(parity, tmp_path):
+    await play(replace(RECIPE, samples=4), tmp_path/'a')
+    found = json.loads((tmp_path/'a'/'summary.json').read_text())['pass_at']
+    share = np.mean([o % 2 == 0 for o in read_result(tmp_path/'a')[1].seed])
+    assert found == {'1': share, '2': share, '4': share}        # an oracle is right always or never
+    with pytest.raises(ValueError, match='temperature'): replace(RECIPE, policy='runs/x', samples=2)
+    assert pass_at_k(4, 1, 2) == .5
