@@ -98,6 +98,15 @@ def test_an_actor_that_cannot_play_says_why(tmp_path):
     with Actor(config) as actor, pytest.raises(ActorFailed, match='nowhere'): next(iter(actor))
 
 
+def test_an_actor_that_lives_and_says_nothing_is_not_waited_for_for_ever(tmp_path):
+    from dataclasses import replace
+    with Actor(replace(reinforce_run.ACTOR, policy=str(reinforce_run.start(tmp_path)), staleness=0)) as actor:
+        trajs = iter(actor)
+        assert len([next(trajs) for _ in range(4)]) == 4
+        actor.patience = 1      # the four of the first update have been played, and nobody learns from them
+        with pytest.raises(ActorFailed, match='nothing for 1 s'): next(trajs)
+
+
 # ---- streaming
 class Pool:
     "Sessions that break with a chance."

@@ -14,7 +14,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from uitars_nb.model.engine import Engine
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
+from uitars_nb.agent.policy_agent import ask
 from uitars_nb.model.remote import RemoteEngine, RemoteError
+from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.model.sampling import Sampling
 from uitars_nb.model.serve import data_url, make_app, serving
 from uitars_nb.model.tokenizer import make_tokenizer
@@ -164,6 +166,13 @@ async def test_what_does_not_pass_is_raised(answer, why, tries):
     async with misbehaving(lambda n: answer) as (url, seen), RemoteEngine(url, 'm', patience=1) as remote:
         with pytest.raises(RemoteError, match=why): await remote.complete(CHAT)
     assert tries == len(seen) if tries == 1 else len(seen) >= tries
+
+
+async def test_a_server_that_stays_away_is_the_environments_failure_and_a_refusal_is_not():
+    async with RemoteEngine('http://127.0.0.1:9/v1', 'm', patience=.3) as remote:
+        with pytest.raises(EnvironmentFailure, match='cannot be reached'): await ask(remote, CHAT, Sampling(), 'k')
+    async with misbehaving(lambda n: JSONResponse({}, 404)) as (url, _), RemoteEngine(url, 'm') as remote:
+        with pytest.raises(RemoteError, match='refused'): await ask(remote, CHAT, Sampling(), 'k')
 
 
 async def test_servers_without_ids_or_log_probs(policy):

@@ -94,5 +94,6 @@ class Actor:
 def _receive(conn, arrived):
     "Take what comes as it comes: who plays never waits for who learns."
     try:
-        while True: arrived.put(conn.recv())
-    except (EOFError, OSError): arrived.put(None)   # it may have died in the middle of a message
+        with contextlib.suppress(EOFError, OSError):   # it may have died in the middle of a message
+            while True: arrived.put(conn.recv())
+    finally: arrived.put(None)   # whatever ended it, nobody may wait for more
