@@ -107,7 +107,7 @@ def draw_bands(
 ):
     "Each arm's mean as a line with its interval as a band."
     for arm, rows in table.groupby('arm', sort=False):
-        line, = ax.plot(rows['update'], rows['mean'], label=arm, lw=1.6)
+        line, = ax.plot(rows['update'], rows['mean'], label=arm, lw=1.6, marker='o' if len(rows) < 3 else None)
         ax.fill_between(rows['update'], rows['low'], rows['high'], color=line.get_color(), alpha=.18, lw=0)
     ax.set(xlabel='update', ylabel=label)
     ax.spines[['top', 'right']].set_visible(False)
