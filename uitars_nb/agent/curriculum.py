@@ -20,13 +20,13 @@ class Curriculum:
         tasks: Sequence[str],     # names
         kind: str = 'uniform',    # 'uniform', or 'learnable': by the variance of the outcome
         seed: int = 0,
-        memory: float = .97,      # what the running mean keeps at each episode
+        memory: float = .97,      # what the running mean keeps at each episode, once it has heard of many
         floor: float = .05,       # least weight of a task beside the greatest possible, .25
     ):
         if kind not in ('uniform', 'learnable'): raise ValueError(f"tasks are drawn 'uniform' or 'learnable', not {kind!r}")
         if not tasks: raise ValueError('a curriculum needs a task')
         self.tasks, self.kind, self.seed, self.memory, self.floor = [get_task(o) for o in tasks], kind, seed, memory, floor
-        self.chance, self.drawn = {o: .5 for o in tasks}, {o: 0 for o in tasks}   # of success; instances so far
+        self.chance, self.drawn, self.heard = ({o: given for o in tasks} for given in (.5, 0, 2))   # of success; instances so far; episodes that `chance` stands on, two of them invented
 
     @property
     def weights(self) -> dict[str, float]:
@@ -45,13 +45,15 @@ class Curriculum:
 
     def tell(self, task: str, success: bool):
         "An episode has ended."
-        self.chance[task] = self.memory * self.chance[task] + (1 - self.memory) * success
+        self.heard[task] += 1
+        self.chance[task] += max(1 - self.memory, 1 / self.heard[task]) * (success - self.chance[task])
 
     def state_dict(self) -> dict:
         "What `load_state_dict` takes."
-        return dict(chance=dict(self.chance), drawn=dict(self.drawn))
+        return dict(chance=dict(self.chance), drawn=dict(self.drawn), heard=dict(self.heard))
 
     def load_state_dict(self, state: Mapping):
-        "Go on where another left off."
+        "Go on where another left off; chances without `heard` count as well known."
         self.chance |= state['chance']
         self.drawn |= state['drawn']
+        self.heard |= state.get('heard', dict.fromkeys(state['chance'], np.inf))

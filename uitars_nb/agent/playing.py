@@ -25,6 +25,7 @@ class ActorConfig:
     batch: int = 64                    # trajectories of an update
     staleness: int = 2                 # updates that a trajectory may lie behind; 0: synchronous
     samples: int = 1                   # episodes of each instance
+    differing: bool = False            # an update learns only from instances whose samples earned different outcomes
     curriculum: str = 'uniform'        # or 'learnable'
     seed: int = 0
     skip: int = 0                      # instances of each task that were begun by an earlier start of the run

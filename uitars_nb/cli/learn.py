@@ -39,6 +39,9 @@ class Job:
     pretrain: int = 4           # batches of value pretraining, at most
     practice_lr: float = 3e-4   # of PPO's actor
     curriculum: str = 'uniform' # of practice, or 'learnable': most of what sometimes succeeds
+    algorithm: str = 'ppo'      # of practice, or 'grpo', 'reinforce++'
+    samples: int = 1            # episodes of each instance in practice; GRPO needs several
+    differing: bool = False     # an update learns only from instances whose samples earned different outcomes
     episodes: int = 20          # of each task, each time that it is measured
     dtype: str = 'auto'         # of the weights that are measured; 'auto': as they are stored
     frozen: tuple[str, ...] = ('stem', 'closeup')   # what has learned to read and stays as it is
@@ -59,7 +62,7 @@ def learn(
     taught = clone(job, start, out, play) if job.demos else start
     play('after', taught, since='before')
     if not job.updates: return
-    reinforce(out / 'ppo', taught, job.suite, 'ppo', job.updates, job.rollouts, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6, muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), browsers=job.browsers,
+    reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6, muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), browsers=job.browsers,
               pages=job.pages, seed=1)   # other instances than the demonstrations'
     play('practised', out / 'ppo/policy', since='after')
 
@@ -108,6 +111,9 @@ def run(
     pretrain: Annotated[int, typer.Option(help='Batches of value pretraining, at most.', min=0)] = Job.pretrain,
     practice_lr: Annotated[float, typer.Option(help="Learning rate of PPO's actor.")] = Job.practice_lr,
     curriculum: Annotated[str, typer.Option(help='Of practice: uniform, or learnable, most of what sometimes succeeds.')] = Job.curriculum,
+    algorithm: Annotated[str, typer.Option(help='Of practice: ppo, grpo or reinforce++.')] = Job.algorithm,
+    samples: Annotated[int, typer.Option(help='Episodes of each instance in practice; GRPO needs several.', min=1)] = Job.samples,
+    differing: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling).')] = Job.differing,
     episodes: Annotated[int, typer.Option(help='Test episodes of each task, each time that it is measured.', min=1)] = Job.episodes,
     dtype: Annotated[str, typer.Option(help='Of the weights that are measured: float32, bfloat16, or auto, as they are stored.')] = Job.dtype,
     frozen: Annotated[list[str], typer.Option(help='Beginnings of the names of parameters that stay as they are.')] = Job.frozen,
@@ -121,5 +127,5 @@ def run(
     Example: uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one --report runs/one/report
     """
     experiment('main')
-    learn(Job(suite, start, before, demonstrator, demos, attend, balance, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, episodes, dtype, tuple(frozen), browsers, pages), out)
+    learn(Job(suite, start, before, demonstrator, demos, attend, balance, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, episodes, dtype, tuple(frozen), browsers, pages), out)
     print('The report is in', run_notebook('main', report, dict(run=str(out), report=str(report))))

@@ -23,6 +23,7 @@ def reinforce(
     updates: Annotated[int, typer.Option(help='Updates of the policy.', min=1)] = 100,
     batch: Annotated[int, typer.Option(help='Trajectories of an update.', min=1)] = 64,
     samples: Annotated[int, typer.Option(help='Episodes of each task instance; GRPO needs several.', min=1)] = 1,
+    differing: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling).')] = False,
     staleness: Annotated[int, typer.Option(help='Updates that a trajectory may lie behind; 0: synchronous.', min=0)] = 2,
     pretrain: Annotated[int, typer.Option(help='Batches of value pretraining, at most; 0: none.', min=0)] = 60,
     epochs: Annotated[int, typer.Option(help='Passes over the trajectories of an update.', min=1)] = 2,
@@ -50,7 +51,7 @@ def reinforce(
     import uitars_nb.tasks.places   # all of them
     if algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
     hardware, still, critic_lr = fitting_hardware(start, out, out / 'value'), tuple(frozen or ()), SHARED_LR if shared else 2 * lr
-    actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, curriculum, seed, browsers=browsers, pages=pages, dtype=hardware.plays)
+    actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, differing, curriculum, seed, browsers=browsers, pages=pages, dtype=hardware.plays)
     critic = pretrain_value(start, out / 'value', actor, ValueConfig(batches=pretrain, lr=critic_lr, muon=muon, shared=shared, frozen=still, seed=seed), hardware) if pretrain and algorithm == 'ppo' else None
     config = PPOConfig(algorithm, updates, epochs, lr=lr, fall=fall, critic_lr=critic_lr, muon=muon, shared=shared, objective=Objective(positive_nll=positive), frozen=still, seed=seed)
     print('The policy is in', learn(start, out, actor, config, critic, hardware))

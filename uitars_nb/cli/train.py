@@ -21,17 +21,18 @@ def pages(
     out: Annotated[Path, typer.Argument(help='Directory of the shards.')],
     sheets: Annotated[int, typer.Option(help='Shards of a thousand random pages.', min=0)] = 4,
     tasks: Annotated[int, typer.Option(help='Shards of first screens of tasks, eight of each.', min=0)] = 1,
+    episodes: Annotated[int, typer.Option(help='Shards of solved episodes, two of each task, which show what an action changes.', min=0)] = 0,
     suite: Annotated[str, typer.Option(help='Whose tasks.')] = 'miniwob/all',
 ):
     """Render pages with the box of every character; what is there already is kept.
 
-    Example: uitars-nb pages runs/pages --sheets 20 --tasks 4
+    Example: uitars-nb pages runs/pages --sheets 20 --tasks 4 --episodes 2
     """
     import asyncio
     from uitars_nb.flywheel.collect import collect_pages
     from uitars_nb.tasks.base import suite as instances
-    names = [o.name for o in instances(suite)] if tasks else []
-    print(len(asyncio.run(collect_pages(out, sheets, tasks, names))), 'shards in', out)
+    names = [o.name for o in instances(suite)] if tasks or episodes else []
+    print(len(asyncio.run(collect_pages(out, sheets, tasks, episodes, names))), 'shards in', out)
 
 # %% ../../nbs/90_cli/15_train.ipynb #182a588e
 TOKENIZER = Path(__file__).parents[1] / 'checkpoints/tokenizer' if '__file__' in globals() else Path('../../uitars_nb/checkpoints/tokenizer')

@@ -94,6 +94,7 @@ GOALS = {
     'clip_higher_success':           Goal('success over all updates with the clip range .2, .28, less that with .2, .2', None, ''),
     'clip_higher_entropy':           Goal("the policy's entropy over all updates, likewise", None, 'nats'),
     'ppo_over_grpo':                 Goal('success over all updates of PPO, less that of GRPO', None, ''),
+    'ppo_swing':                     Goal('how much success changes from one update to the next with PPO, over the same with GRPO', None, 'x'),
     'decoupled_gae_effect':          Goal('success over all updates with a lambda of its own for the values, less that with one lambda for both; corridors of five rooms', None, ''),
     'decoupled_gae_effect_long':     Goal('the same, corridors of eight rooms', None, ''),
     'length_adaptive_effect':        Goal('success over all updates with a lambda that grows with length, less that with a fixed one; corridors of five rooms', None, ''),

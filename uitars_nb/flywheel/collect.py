@@ -7,13 +7,13 @@ __all__ = ['page_levels', 'sheet_pages', 'task_pages', 'collect_pages']
 
 # %% ../../nbs/60_flywheel/17_collect.ipynb #998e4cd8
 import asyncio, random, warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
 from .labels import LabelledPage, save_pages
-from .pages import COLUMNS, ROWS, label_task, render_sheet, sheet_session
+from .pages import COLUMNS, ROWS, label_episodes, label_task, render_sheet, sheet_session
 from ..sandbox.base import EnvironmentFailure
 from ..sandbox.browser import BrowserSession
 from ..sandbox.chromium import launch
@@ -44,16 +44,17 @@ async def sheet_pages(
 async def task_pages(
     names: Iterable[str],   # of tasks, 'miniwob/...'
     shard: int,
-    per: int = 8,           # pages of each task
+    per: int = 8,           # instances of each task
     start: int = 500_000,   # training seeds before this one are for demonstrations
+    label: Callable[..., AsyncIterator[LabelledPage]] = label_task,   # a page of each instance, or `label_episodes`
 ) -> list[LabelledPage]:
-    "The first screens of tasks on training seeds."
+    "Screens of tasks on training seeds."
     browser, out = await launch(), []
     session = BrowserSession(browser, BROWSER)
     try:
         for name in names:
-            try: out += [page async for page in label_task(session, name, seeds('train', per, name, start + shard * per))]
-            except (EnvironmentFailure, RuntimeError) as e:
+            try: out += [page async for page in label(session, name, seeds('train', per, name, start + shard * per))]
+            except (EnvironmentFailure, RuntimeError, LookupError) as e:
                 warnings.warn(f'{name} is left out of shard {shard}: {e}')
                 await session.reset()
     finally:
@@ -66,6 +67,7 @@ async def collect_pages(
     path: str | Path,           # a directory
     sheets: int = 4,            # shards of sheets
     tasks: int = 0,             # shards of first screens
+    episodes: int = 0,          # shards of whole episodes
     names: Sequence[str] = (),  # of the tasks
     per: int = 1000,            # pages of a shard of sheets
     progress: bool = True,
@@ -73,10 +75,8 @@ async def collect_pages(
     "All shards, those that are missing made first."
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
-    todo = [o for o in [path / f'sheets_{k:03}.npz' for k in range(sheets)] + [path / f'tasks_{k:03}.npz' for k in range(tasks)] if not o.exists()]
+    wanted = dict(sheets=(sheets, lambda k: sheet_pages(session, k, per)), tasks=(tasks, lambda k: task_pages(names, k)), episodes=(episodes, lambda k: task_pages(names, k, 2, 800_000, label_episodes)))
+    todo = [(k, make, shard) for kind, (n, make) in wanted.items() for k in range(n) if not (shard := path / f'{kind}_{k:03}.npz').exists()]
     async with sheet_session() as session:
-        for shard in tqdm(todo, 'pages', unit='shard', disable=not progress):
-            kind, number = shard.stem.split('_')
-            pages = await (sheet_pages(session, int(number), per) if kind == 'sheets' else task_pages(names, int(number)))
-            await asyncio.to_thread(save_pages, shard, pages)
+        for k, make, shard in tqdm(todo, 'pages', unit='shard', disable=not progress): await asyncio.to_thread(save_pages, shard, await make(k))
     return sorted(path.glob('*.npz'))

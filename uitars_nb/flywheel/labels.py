@@ -66,6 +66,7 @@ class LabelledPage:
     source: str = 'sheet'             # where it comes from: 'sheet', or the name of a task
     seed: int = 0                     # of the page or task
     instruction: str = ''             # of the task
+    step: int = 0                     # of the episode; 0: its first screen
 
     @property
     def size(self) -> tuple[int, int]:
@@ -184,7 +185,7 @@ def save_pages(
     Path(f'{path}.tmp').write_bytes(buffer.getvalue())
     os.replace(f'{path}.tmp', path)
 
-def _facts(o): return dict(source=o.source, seed=o.seed, instruction=o.instruction, elements=[list(vars(e).values()) for e in o.elements])
+def _facts(o): return dict(source=o.source, seed=o.seed, instruction=o.instruction, step=o.step, elements=[list(vars(e).values()) for e in o.elements])
 
 # %% ../../nbs/60_flywheel/10_labels.ipynb #0b85b9d5
 def load_pages(

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['SIZE', 'COLUMNS', 'ROWS', 'READING', 'PLAY', 'ANEW', 'reading_file', 'sheet_session', 'render_sheet', 'label_screen',
-           'label_task']
+           'label_task', 'label_episodes']
 
 # %% ../../nbs/60_flywheel/11_pages.ipynb #2f1eb3e1
 import asyncio, json
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -80,7 +80,7 @@ PLAY = '''seed => {
 
 async def label_screen(
     session,                  # a browser session
-    **more,                   # source, seed, instruction
+    **more,                   # source, seed, instruction, step
 ) -> LabelledPage:
     "The page that the session shows now."
     source, (w, h) = reading_file('labels.js').read_text(), session.config.size
@@ -103,10 +103,33 @@ async def label_task(
     every: int = 20,            # seeds until the page is loaded again
 ) -> AsyncIterator[LabelledPage]:
     "First screens of a task, with some controls used at every second one. Raises `ValueError` for a seed of another split."
-    for seed in seeds:
-        if split_of(seed) != split: raise ValueError(f'{name}:{seed} is of the {split_of(seed)} split, not {split}')
+    _all_of(split, name, seeds)
     for i, seed in enumerate(seeds):
         if i % every: said = await session.evaluate(ANEW, dict(seed=seed))
         else: said = (await get_task(name).setup(session, TaskSpec(name, seed, split=split))).instruction
         if i % 2: await session.evaluate(PLAY, seed)
         yield await label_screen(session, source=name, seed=seed, instruction=said)
+
+def _all_of(split, name, seeds):
+    for seed in seeds:
+        if split_of(seed) != split: raise ValueError(f'{name}:{seed} is of the {split_of(seed)} split, not {split}')
+
+# %% ../../nbs/60_flywheel/11_pages.ipynb #c63070c4
+async def label_episodes(
+    session,                    # a browser session of MiniWoB++'s size
+    name: str,                  # of the task
+    seeds: Sequence[int],
+    split: str = 'train',       # that every seed has to belong to
+    most: int = 6,              # screens of an episode
+) -> AsyncIterator[LabelledPage]:
+    "The screens of solved episodes in order, but for the last one, which shows that all is over. Raises `ValueError` for a seed of another split."
+    _all_of(split, name, seeds)
+    task = get_task(name)
+    for seed in seeds:
+        spec = await task.setup(session, TaskSpec(name, seed, split=split))
+        async with aclosing(task.oracle(session, spec)) as actions:
+            for step in range(most):
+                yield await label_screen(session, source=name, seed=seed, instruction=spec.instruction, step=step)
+                if (action := await anext(actions, None)) is None: break
+                await session.act(action)
+                if (await task.verify(session, spec)).done: break

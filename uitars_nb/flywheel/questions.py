@@ -50,7 +50,8 @@ def _same(o):
 def _named(o): return f'{called(o)} "{o.text or o.label}"' if (o.text or o.label) and len(o.text) <= 40 else ''
 
 def _differs(a, b):
-    name = f'{called(b)} "{b.label or b.text}"' if b.label or b.text else called(b)
+    writable = b.kind in ('field', 'textarea', 'select')   # known by its label alone, since its text is what changes
+    name = f'{called(b)} "{known}"' if (known := b.label or ('' if writable else b.text)) else called(b)
     for state in ('checked', 'selected', 'open', 'disabled'):
         if (state in b.states) != (state in a.states): yield f"{name} is {'now' if state in b.states else 'no longer'} {state}"
-    if a.text != b.text and b.kind in ('field', 'textarea', 'select'): yield f'{name} says "{b.text}" instead of "{a.text}"'
+    if writable and a.text != b.text: yield f'{name} says "{b.text}" instead of "{a.text}"'

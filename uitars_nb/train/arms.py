@@ -135,7 +135,7 @@ def rl_arm(
     def arm(path: Path, seed: int):
         mine, critic = replace(actor, seed=seed), None
         if value and config.algorithm == 'ppo':
-            plain = replace(mine, staleness=0, samples=1, delays=(0., 0.))   # a critic depends on none of these
+            plain = replace(mine, staleness=0, samples=1, differing=False, delays=(0., 0.))   # a critic depends on none of these
             key = zlib.crc32(json.dumps([asdict(plain), asdict(value)]).encode())
             critic = pretrain_value(start, path.parent/f'critic-{seed}-{key:08x}', plain, replace(value, seed=seed), hardware, progress=False)
         return reinforce(start, path, mine, replace(config, seed=seed), critic, hardware, progress=False)

@@ -182,8 +182,9 @@ class PPO(L.LightningModule):
         "Log a row."
         now = perf_counter()
         trajs, tokens = batch.trajs, int(exp.length_R.sum())
-        row = outcomes(trajs, batch.rewards) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | spent(trajs) | dict(facts)
-        row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, own_tokens=tokens, update_seconds=now - began, wait_seconds=began - self.waited)
+        won = sum(r.success for r in batch.rewards) + batch.alike_solved
+        row = outcomes(trajs, batch.rewards) | dict(success_played=won / (len(trajs) + batch.alike)) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | spent(trajs) | dict(facts)
+        row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=tokens, update_seconds=now - began, wait_seconds=began - self.waited)
         row |= dict(train_share=(now - began) / (now - self.waited), tokens_per_s=tokens / (now - self.waited), trajs_per_min=60 * len(trajs) / (now - self.waited))
         row |= {f'actor/{k}': batch.stats[k] for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall') if k in batch.stats}
         self.waited = now

@@ -57,7 +57,7 @@ class RolloutFeed(L.LightningDataModule):
         rank = self.trainer.global_rank
         c = replace(self.config, run=f'{self.config.run}-{rank}' if rank else self.config.run, skip=self.config.skip + rank * RANK)
         self.actor = Actor(c, self.weights, self.start)
-        collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, self.oldest, self.start, self.length)
+        collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, self.oldest, self.start, self.length, c.differing)
         if len(collector.store):   # an earlier start has played, and may have been killed before it wrote its first line
             self.actor.config = replace(c, skip=max(c.skip, collector.drawn) + (2 + c.staleness) * c.batch)
             self.actor.chances |= (collector.journal or [{}])[-1].get('chances', {})
@@ -174,7 +174,7 @@ def apart(
     actor: ActorConfig,
 ) -> ActorConfig:
     "The same actor on other instances, with other draws: what a critic has seen of a policy's practice, it does not judge."
-    return replace(actor, run=f'{actor.run}-value', skip=actor.skip + APART, staleness=max(1, actor.staleness))
+    return replace(actor, run=f'{actor.run}-value', skip=actor.skip + APART, staleness=max(1, actor.staleness), differing=False)
 
 def _run(trainer, module, feed, checkpoint=None):
     "Fit; whatever happens, the actor ends."
