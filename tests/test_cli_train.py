@@ -4,6 +4,7 @@ import numpy as np, pytest
 from uitars_nb.cli.main import main
 from uitars_nb.flywheel.labels import Element, LabelledPage, save_pages
 from uitars_nb.model.policy import Policy
+from uitars_nb.train.sft import read_metrics
 
 
 def page(seed):
@@ -31,3 +32,16 @@ def test_pages_become_a_policy_and_a_second_call_has_nothing_to_do(tmp_path, cap
 def test_nothing_to_learn_from_is_said(tmp_path, capsys):
     assert main(words(tmp_path, tmp_path)) == 1
     assert 'uitars-nb pages' in capsys.readouterr().err
+
+
+@pytest.mark.timeout(300)
+def test_demonstrations_with_unseen_ones_and_episodes_beside_them(tmp_path, capsys):
+    for split in ('train', 'validation'):
+        assert main(['eval', '--suite', 'miniwob/click-test', '--policy', 'demonstrator', '--split', split, '--episodes', '2', '--out', str(tmp_path/split)]) == 0, capsys.readouterr().err
+    fine = ['train', str(tmp_path/'run'), '--demos', str(tmp_path/'train'), '--validation', str(tmp_path/'validation'), '--validate-every', '2', '--play-every', '2', '--suite', 'miniwob/click-test',
+            '--steps', '2', '--batch', '2']
+    assert main(fine) == 0, capsys.readouterr().err
+    known = read_metrics(tmp_path/'run').dropna(axis=1, how='all')
+    assert {'val/loss/miniwob/click-test', 'online/success/miniwob/click-test'} <= {*known}, known
+    assert main([*fine[:5], str(tmp_path/'train'), *fine[6:]]) == 1   # demonstrations of the training split are not unseen
+    assert 'validation' in capsys.readouterr().err

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOKENIZER', 'TOGETHER', 'pages', 'first_policy', 'corpora', 'page_source', 'demo_source', 'read', 'train', 'prober',
-           'apart']
+           'player', 'apart']
 
 # %% ../../nbs/90_cli/15_train.ipynb #7a7b7e8c
 from dataclasses import asdict
@@ -57,17 +57,18 @@ def corpora(
     demos: Path | None,      # an evaluation's directory, or a store
     questions: int = 24,     # of a page
     failures: bool = False,  # take demonstrations that failed too
+    split: str = 'train',    # or 'validation'
 ) -> dict:
     "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from."
     from uitars_nb.flywheel.corpus import Corpus, keep_corpus, vocabulary
     known, out = vocabulary(policy.processor), {}
-    for name, where, records in (('pages', pages, lambda: page_source(pages, policy, questions)), ('demos', demos, lambda: demo_source(demos, policy, failures))):
+    for name, where, records in (('pages', pages, lambda: page_source(pages, policy, questions)), ('demos', demos, lambda: demo_source(demos, policy, failures, split))):
         if where is None: continue
         parts = records()
-        if not parts: raise FileNotFoundError(f'{where} holds no {"shards of pages: make some with uitars-nb pages" if name == "pages" else "episodes: play some with uitars-nb eval --policy demonstrator --split train"}')
-        folder = path / f'corpus-{name}'
-        for part, (made, about) in parts.items(): keep_corpus(folder, made, about, part, vocabulary=known)
-        out[name] = Corpus(folder, vocabulary=known)
+        if not parts: raise FileNotFoundError(f'{where} holds no {"shards of pages: make some with uitars-nb pages" if name == "pages" else "episodes: play some with uitars-nb eval --policy demonstrator --split " + split}')
+        folder = path / (f'corpus-{name}' if split == 'train' else f'corpus-{name}-{split}')
+        for part, (made, about) in parts.items(): keep_corpus(folder, made, about, part, vocabulary=known, split=split)
+        out[name] = Corpus(folder, split, known)
     return out
 
 TOGETHER = 12  # questions of a lesson, at most
@@ -79,17 +80,19 @@ def page_source(where: Path, policy, questions: int) -> dict:
     about = lambda o: dict(pages=o.name, bytes=o.stat().st_size, questions=questions, together=TOGETHER)
     return {o.stem: (partial(shard_records, [o], policy, questions, together=TOGETHER), about(o)) for o in sorted(where.glob('*.npz'))}
 
-def demo_source(where: Path, policy, failures: bool = False) -> dict:
+def demo_source(where: Path, policy, failures: bool = False, split: str = 'train') -> dict:
     "What makes the records of a store's successful episodes, or of all, and what they are made of."
     from functools import partial
     from uitars_nb.agent.memory import Memory
     from uitars_nb.agent.policy_agent import count_tokens, remembers
     from uitars_nb.core.store import Store
     from uitars_nb.flywheel.datasets import read_records
-    store = Store(where / 'store' if (where / 'store').exists() else where)
+    where = where / 'store' if (where / 'store').exists() else where
+    store = Store(where)
     if not len(store): return {}
     config, wanted = remembers(policy), {} if failures else dict(success=True)
-    return dict(demos=(partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), **wanted), dict(episodes=len(store), wanted=wanted, memory=asdict(config))))
+    about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config))
+    return dict(demos=(partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, **wanted), about))
 
 # %% ../../nbs/90_cli/15_train.ipynb #8e3ef6b5
 @app.command()
@@ -126,7 +129,11 @@ def train(
     frozen: Annotated[list[str] | None, typer.Option(help="Beginnings of the names of parameters that stay as they are, such as stem.cells.")] = None,
     balance: Annotated[float, typer.Option(help='0: as many lessons of a task as it has records; 1: as many of each task.', min=0, max=1)] = 0.,
     measured: Annotated[Path | None, typer.Option(help='An evaluation; what fails there is taught more.')] = None,
+    validation: Annotated[Path | None, typer.Option(help='Demonstrations of the validation split; the loss on them is logged by task.')] = None,
+    validate_every: Annotated[int, typer.Option(help='Steps between looks at them.', min=1)] = 100,
     probe_every: Annotated[int, typer.Option(help='Steps between probes of what it can read by then (40 of each kind); 0: none.', min=0)] = 0,
+    play_every: Annotated[int, typer.Option(help='Steps between episodes of the validation split that it plays by then (4 of each task of --suite); 0: none.', min=0)] = 0,
+    suite: Annotated[str, typer.Option(help='What it plays then: a suite or a single task.')] = 'miniwob/quick',
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
 ):
     """Train a policy on labelled pages (continual training), on demonstrations (supervised fine-tuning), or on both.
@@ -135,6 +142,7 @@ def train(
               uitars-nb train runs/sft --start runs/ct/policy --demos runs/demos --steps 300
     """
     if not (pages or demos): raise ValueError('nothing to learn from: give --pages, --demos or both')
+    from uitars_nb.train.callbacks import Online
     from uitars_nb.train.sft import SFTConfig, fit
     policy = first_policy(start, seed)
     sources = corpora(policy, out, pages, demos, questions, failures)
@@ -142,8 +150,10 @@ def train(
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
     if 'demos' in sources and (balance or measured): sources, weights = apart(sources, weights, balance, measured)
     reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
-    config = SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, frozen=tuple(frozen or ()), online_every=probe_every, seed=seed)
-    print('The policy is in', fit(policy, sources, out, config, weights, evaluate=prober() if probe_every else None))
+    config = SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed)
+    unseen = corpora(policy, out, None, validation, split='validation')['demos'] if validation else None
+    plays = [Online(policy, player(suite), play_every)] if play_every else []
+    print('The policy is in', fit(policy, sources, out, config, weights, unseen, prober() if probe_every else None, plays))
 
 def prober(n: int = 40):
     "What asks a policy `n` probes of each kind."
@@ -152,6 +162,13 @@ def prober(n: int = 40):
     from uitars_nb.sandbox.base import run
     return partial(probe_policy, suite=run(probe_suite(n)))
 
+def player(suite: str, n: int = 4):
+    "What lets a policy play `n` validation episodes of each task of a suite."
+    from functools import partial
+    from uitars_nb.evaluation.probing import play_policy
+    from uitars_nb.tasks.base import suite as instances
+    import uitars_nb.tasks.places   # all of them
+    return partial(play_policy, specs=instances(suite, 'validation', n))
 
 def apart(
     sources: dict,            # 'demos', and perhaps 'pages'

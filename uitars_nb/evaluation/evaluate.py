@@ -21,7 +21,7 @@ from ..agent.rollout import Pool, Rollout, play
 from ..core.runs import Run, read_json, write_atomic
 from ..core.store import Store
 from ..core.types import StopReason, TaskSpec
-from .policies import acting, check_policy, script, weights_of
+from .policies import acting, check_policy, script, fingerprint_of
 from .statistics import Comparison, compare, macro_mean, pass_at_k, success_rate
 from ..tasks.base import suite
 
@@ -88,7 +88,7 @@ async def evaluate(
 ) -> pd.DataFrame:
     "Play the recipe, or what is left of it, and return the table by task; everything is left in `path`."
     specs = plan(recipe)
-    run = Run(path, asdict(recipe) | dict(weights=weights_of(recipe.policy), screens=dict(env)), env)
+    run = Run(path, asdict(recipe) | dict(weights=fingerprint_of(recipe.policy), screens=dict(env)), env)
     store = Store(run.path / 'store')
     start = time.perf_counter()
     async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype) as agent:

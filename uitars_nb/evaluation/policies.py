@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FLAWED', 'SCRIPTED', 'Candid', 'CandidOracle', 'CandidDemonstrator', 'CandidHasty', 'CandidForgetful', 'script',
-           'check_policy', 'weights_of', 'acting']
+           'check_policy', 'fingerprint_of', 'acting']
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #2ce29a82
 import re
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..agent.demonstrate import Demonstrator, Forgetful, Hasty
 from ..agent.loop import MakeAgent, OracleAgent, RandomAgent, Reply
+from ..agent.memory import REPLY
 from ..core.types import Action, Observation, Step
 from ..sandbox.base import EnvironmentFailure
 
@@ -53,7 +54,7 @@ def check_policy(
     if script(name) or any((Path(name) / o).exists() for o in ('config.json', 'adapter_config.json')): return name
     raise KeyError(f'no policy {name!r}: give one of {", ".join(SCRIPTED)}, or the directory of a checkpoint or of an adapter; one of a hub is fetched by `hf download`')
 
-def weights_of(
+def fingerprint_of(
     name: str,  # as `check_policy` takes it
 ) -> str:
     "A fingerprint of a checkpoint's weights; nothing of a script."
@@ -67,7 +68,7 @@ async def acting(
     name: str,                # a script, or a checkpoint's directory
     temperature: float = 0.,  # of sampling; 0: the likeliest token
     top_p: float = 1.,
-    max_tokens: int = 128,    # of a reply
+    max_tokens: int = REPLY,  # of a reply
     seed: int = 0,            # of sampling
     dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as they are stored
 ) -> AsyncIterator[MakeAgent]:
