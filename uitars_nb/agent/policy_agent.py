@@ -7,7 +7,7 @@ __all__ = ['Engine', 'turn_seed', 'ask', 'PolicyAgent', 'remembers', 'count_toke
 
 # %% ../../nbs/40_agent/06_policy_agent.ipynb #882b6325
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from .loop import EPISODE, Reply
 from .memory import SMALL, Context, Memory, MemoryConfig, estimate_tokens, summary_request
 from ..core.actions import ACTION_SPACE, ActionSpace, Fault
 from ..core.types import Completion, Observation, Step, StopReason, TaskSpec
-from ..model.dialects import Dialect, get_dialect, strip_ends
+from ..model.dialects import DIALECTS, Dialect, get_dialect, strip_ends
 from ..sandbox.base import EnvironmentFailure
 
 # %% ../../nbs/40_agent/06_policy_agent.ipynb #71c5fe6a
@@ -67,7 +67,19 @@ class PolicyAgent:
         sampling: Any,
     ) -> 'PolicyAgent':
         "Agents that remember as the policy was trained to."
-        return cls(engine, policy.dialect, sampling, remembers(policy), count_tokens(policy))
+        return cls(engine, policy.dialect, sampling, remembers(policy.model.config.model_type), count_tokens(policy))
+
+    @classmethod
+    def served(cls,
+        engine: Engine,      # of a server, such as `model.remote.RemoteEngine`
+        about: Mapping,      # what the server tells of its model: `dialect`, `model_type`, `max_model_len`, as far as it does
+        sampling: Any,
+        dialect: str = '',   # of a model whose server does not tell
+    ) -> 'PolicyAgent':
+        "Agents of a model behind a server. Raises `ValueError` where nobody says which dialect it speaks."
+        name, config = dialect or about.get('dialect', ''), remembers(about.get('model_type', ''))
+        if not name: raise ValueError(f'the server does not tell which dialect its model speaks: name one of {", ".join(DIALECTS)}')
+        return cls(engine, get_dialect(name), sampling, replace(config, context=min(config.context, about.get('max_model_len') or config.context)))
 
     def __call__(self, session, task, spec: TaskSpec) -> 'ReAct':
         offered = [o for o in getattr(session, 'functions', ()) if o.name not in self.space]  # such as tools of MCP servers
@@ -76,10 +88,10 @@ class PolicyAgent:
 
 
 def remembers(
-    policy,   # a `model.policy.Policy`
+    model_type: str,   # of a policy's configuration
 ) -> MemoryConfig:
     "What a policy is shown of an episode, in training and when it acts."
-    return SMALL if policy.model.config.model_type == 'nano_vl' else MemoryConfig()
+    return SMALL if model_type == 'nano_vl' else MemoryConfig()
 
 def count_tokens(
     policy,   # with `render(messages)`, such as a `model.policy.Policy`

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from ..agent.memory import REPLY
 from .main import app
 
 # %% ../../nbs/90_cli/10_run.ipynb #adcc330e
@@ -109,27 +110,29 @@ def baseline(
 @app.command('eval')
 def evaluate_policy(
     suite: Annotated[str, typer.Option(help='A suite or a single task.')] = 'miniwob/quick',
-    policy: Annotated[str, typer.Option(help="oracle, demonstrator, random, or a checkpoint's directory.")] = 'oracle',
+    policy: Annotated[str, typer.Option(help="oracle, demonstrator, random, a checkpoint's directory, or the URL of a server (its token in OPENAI_API_KEY).")] = 'oracle',
     episodes: Annotated[int, typer.Option(help='Instances of each task.', min=1)] = 100,
     split: Annotated[str, typer.Option(help='train, validation or test.')] = 'test',
     samples: Annotated[int, typer.Option(help='Episodes of each instance, for pass@k.', min=1)] = 1,
     temperature: Annotated[float, typer.Option(help="Of a checkpoint's sampling; 0: the likeliest token.", min=0)] = 0.,
     top_p: Annotated[float, typer.Option(help="Of a checkpoint's sampling.", min=0, max=1)] = 1.,
     seed: Annotated[int, typer.Option(help="Of a checkpoint's sampling.")] = 0,
-    max_tokens: Annotated[int, typer.Option(help="Of a checkpoint's reply.", min=1)] = 128,
+    max_tokens: Annotated[int, typer.Option(help="Of a checkpoint's reply.", min=1)] = REPLY,
     out: Annotated[Path | None, typer.Option(help='Directory of the run; runs/eval/POLICY-SUITE by default.')] = None,
     against: Annotated[Path | None, typer.Option(help='Another run to compare with, on the same instances.')] = None,
     dtype: Annotated[str, typer.Option(help="Of a checkpoint's weights: float32, bfloat16, or auto, as they are stored.")] = 'auto',
+    dialect: Annotated[str, typer.Option(help="Of a server's model, where it does not tell: ui-tars-2, ui-tars-1.5 or ui-tars-1.")] = '',
     browsers: Browsers = 2,
     pages: Pages = 2,
 ):
     """Measure a policy: success per task with intervals, resumable, compared with another run if wanted.
 
-    Example: uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick
+    Examples: uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick
+              uitars-nb eval --policy http://127.0.0.1:8000/v1 --dialect ui-tars-1.5 --max-tokens 512 --episodes 10
     """
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
     out = out or Path('runs/eval') / f'{policy}-{suite}'.strip('./').replace('/', '-')
-    print(play_recipe(Recipe(suite, policy, split, episodes, samples, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype), out, browsers, pages))
+    print(play_recipe(Recipe(suite, policy, split, episodes, samples, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect), out, browsers, pages))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))
 

@@ -90,7 +90,7 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     where = where / 'store' if (where / 'store').exists() else where
     store = Store(where)
     if not len(store): return {}
-    config, wanted = remembers(policy), {} if failures else dict(success=True)
+    config, wanted = remembers(policy.model.config.model_type), {} if failures else dict(success=True)
     about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config))
     return dict(demos=(partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, **wanted), about))
 

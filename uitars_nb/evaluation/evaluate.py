@@ -32,7 +32,7 @@ DTYPES = ('auto', 'float32', 'bfloat16', 'float16')
 class Recipe:
     "What an evaluation plays. Raises `ValueError` for an unknown dtype, and for several samples without a temperature."
     suite: str = 'miniwob/quick'  # a suite or a single task
-    policy: str = 'oracle'        # a script's name, or a checkpoint's directory
+    policy: str = 'oracle'        # a script's name, a checkpoint's directory, or a server's URL
     split: str = 'test'           # 'train' | 'validation' | 'test'
     episodes: int = 100           # instances of each task
     samples: int = 1              # episodes of each instance
@@ -42,6 +42,7 @@ class Recipe:
     max_tokens: int = REPLY       # of a checkpoint's reply
     seed: int = 0                 # of a checkpoint's sampling
     dtype: str = 'auto'           # of a checkpoint's weights, such as 'bfloat16'; 'auto': as they are stored
+    dialect: str = ''             # of a server's model, where it does not tell
 
     def __post_init__(self):
         if self.samples > 1 and not self.temperature and not script(self.policy): raise ValueError(f'{self.samples} samples of the likeliest tokens are all alike: give a temperature too, such as 1')
@@ -91,7 +92,7 @@ async def evaluate(
     run = Run(path, asdict(recipe) | dict(weights=fingerprint_of(recipe.policy), screens=dict(env)), env)
     store = Store(run.path / 'store')
     start = time.perf_counter()
-    async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype) as agent:
+    async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect) as agent:
         rollout = Rollout(pool, specs, agent, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
         with store.writer() as writer: await play(rollout, writer.append, progress)
     run.log(episodes=rollout.done, env_failures=rollout.failures, given_up=rollout.lost, seconds=round(time.perf_counter() - start, 2), sessions=pool.size)

@@ -66,7 +66,7 @@ class RemoteEngine:
     "A model behind an OpenAI-compatible server. An asynchronous context manager."
     def __init__(self,
         url: str,                     # ends in /v1
-        model: str,                   # its name there
+        model: str = '',              # its name there; empty: the first that it has (`about`)
         token: str = '',              # bearer token
         version: int = -1,            # of its weights, where the server does not tell
         token_parts: bool = False,    # past replies as ids: for our own server
@@ -86,24 +86,36 @@ class RemoteEngine:
         key: str = '',                      # of the trajectory: sent as `prompt_cache_key`
     ) -> Completion:
         "The model's reply. Raises `RemoteError` for a server that refuses or answers nonsense, `RemoteAway` for one that stays away for longer than `patience`."
-        body, began = self._body(messages, sampling, key), time.monotonic()
-        reply = await self._patiently(body, began + self.patience)
+        began = time.monotonic()
+        if not self.model: await self.about()
+        reply = await self._patiently('POST', 'chat/completions', json=self._body(messages, sampling, key))
         return from_reply(reply, self.version, time.monotonic() - began)
+
+    async def about(self) -> dict:
+        "What the server tells of the model, such as `max_model_len` (vLLM) or `dialect` (our own). Raises `RemoteError` for a model that it does not have."
+        answer = await self._patiently('GET', 'models')
+        try: known = {o['id']: o for o in answer['data']}
+        except (KeyError, TypeError) as e: raise RemoteError(f'{self.url} answered with something other than a list of models: {str(answer)[:300]}') from e
+        if not known: raise RemoteError(f'{self.url} serves no model')
+        if self.model and self.model not in known: raise RemoteError(f'{self.url} does not serve {self.model!r}, only {", ".join(known)}')
+        self.model = self.model or next(iter(known))
+        return known[self.model]
 
     def _body(self, messages, sampling, key):
         wish = dict(temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=sampling.max_tokens, seed=sampling.seed, stop=list(sampling.stop) or None, prompt_cache_key=key or None)
         told = dict(model=self.model, messages=[to_openai(o, self.token_parts) for o in messages], logprobs=True, return_token_ids=True)
         return told | {k: v for k, v in wish.items() if v is not None} | self.extra
 
-    async def _patiently(self, body, deadline):
+    async def _patiently(self, method, path, **body):
+        deadline = time.monotonic() + self.patience
         for wait in (.25 * 2**min(k, 5) for k in range(10**6)):
-            try: return await self._post(body)
+            try: return await self._send(method, path, **body)
             except (httpx.TransportError, Passing) as e:
                 if time.monotonic() + wait > deadline: raise RemoteAway(f'{self.url} gave no answer within {self.patience:.0f} s of trying: {type(e).__name__}: {e}') from e
             await asyncio.sleep(wait)
 
-    async def _post(self, body):
-        answer = await self.client.post(f'{self.url}/chat/completions', json=body)
+    async def _send(self, method, path, **body):
+        answer = await self.client.request(method, f'{self.url}/{path}', **body)
         if answer.status_code in PASSING: raise Passing(f'status {answer.status_code}: {answer.text[:300]}')
         if answer.status_code != 200: raise RemoteError(f'{self.url} refused the request (status {answer.status_code}): {answer.text[:500]}')
         try: return answer.json()
