@@ -105,6 +105,11 @@ def test_table_shows_gaps_misses_and_what_nobody_declared(tmp_path):
     assert len(lines) == len(table) + 2 and len({line.count('|') for line in lines}) == 1
 
 
+def test_every_recorded_figure_is_explained():
+    table = figure_table(load_figures(Path(__file__).parents[1]/'reports'))
+    assert not table.index[table.what == ''].tolist()
+
+
 def test_bench_command_names_its_benches():
     root = Path(__file__).parents[1]
     run = lambda *args: subprocess.run([sys.executable, '-m', 'tests.bench', *args], cwd=root, capture_output=True, text=True, timeout=60)

@@ -7,6 +7,7 @@ __all__ = ['TOKENIZER', 'TOGETHER', 'pages', 'first_policy', 'corpora', 'page_so
            'player', 'apart']
 
 # %% ../../nbs/90_cli/15_train.ipynb #7a7b7e8c
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -54,7 +55,7 @@ def corpora(
     policy,                  # whose tokens they are
     path: Path,              # the run's directory
     pages: Path | None,      # shards of labelled pages
-    demos: Path | None,      # an evaluation's directory, or a store
+    demos: Sequence[Path],   # evaluations' directories, or stores
     questions: int = 24,     # of a page
     failures: bool = False,  # take demonstrations that failed too
     split: str = 'train',    # or 'validation'
@@ -62,26 +63,26 @@ def corpora(
     "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from."
     from uitars_nb.flywheel.corpus import Corpus, keep_corpus, vocabulary
     known, out = vocabulary(policy.processor), {}
-    for name, where, records in (('pages', pages, lambda: page_source(pages, policy, questions)), ('demos', demos, lambda: demo_source(demos, policy, failures, split))):
-        if where is None: continue
-        parts = records()
-        if not parts: raise FileNotFoundError(f'{where} holds no {"shards of pages: make some with uitars-nb pages" if name == "pages" else "episodes: play some with uitars-nb eval --policy demonstrator --split " + split}')
+    parts = dict(pages=page_source(pages, policy, questions) if pages else {}, demos={f'demos{i or ""}': demo_source(o, policy, failures, split) for i, o in enumerate(demos)})
+    for name, some in parts.items():
+        if not some: continue
         folder = path / (f'corpus-{name}' if split == 'train' else f'corpus-{name}-{split}')
-        for part, (made, about) in parts.items(): keep_corpus(folder, made, about, part, vocabulary=known, split=split)
+        keep_corpus(folder, some, vocabulary=known, split=split)
         out[name] = Corpus(folder, split, known)
     return out
 
 TOGETHER = 12  # questions of a lesson, at most
 
 def page_source(where: Path, policy, questions: int) -> dict:
-    "What makes the records of each shard of pages, and what they are made of."
+    "What makes the records of each shard of pages, and what they are made of. Raises `FileNotFoundError` where there is none."
     from functools import partial
     from uitars_nb.flywheel.perception import shard_records
     about = lambda o: dict(pages=o.name, bytes=o.stat().st_size, questions=questions, together=TOGETHER)
-    return {o.stem: (partial(shard_records, [o], policy, questions, together=TOGETHER), about(o)) for o in sorted(where.glob('*.npz'))}
+    if not (shards := sorted(where.glob('*.npz'))): raise FileNotFoundError(f'{where} holds no shards of pages: make some with uitars-nb pages')
+    return {o.stem: (partial(shard_records, [o], policy, questions, together=TOGETHER), about(o)) for o in shards}
 
-def demo_source(where: Path, policy, failures: bool = False, split: str = 'train') -> dict:
-    "What makes the records of a store's successful episodes, or of all, and what they are made of."
+def demo_source(where: Path, policy, failures: bool = False, split: str = 'train') -> tuple:
+    "What makes the records of a store's successful episodes, or of all, and what they are made of. Raises `FileNotFoundError` where there is none."
     from functools import partial
     from uitars_nb.agent.memory import Memory
     from uitars_nb.agent.policy_agent import count_tokens, remembers
@@ -89,10 +90,10 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     from uitars_nb.flywheel.datasets import read_records
     where = where / 'store' if (where / 'store').exists() else where
     store = Store(where)
-    if not len(store): return {}
+    if not len(store): raise FileNotFoundError(f'{where} holds no episodes: play some with uitars-nb eval --policy demonstrator --split {split}')
     config, wanted = remembers(policy.model.config.model_type), {} if failures else dict(success=True)
     about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config))
-    return dict(demos=(partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, **wanted), about))
+    return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, **wanted), about
 
 # %% ../../nbs/90_cli/15_train.ipynb #8e3ef6b5
 @app.command()
@@ -119,7 +120,7 @@ def train(
     out: Annotated[Path, typer.Argument(help='Directory of the run; resumed where it exists.')],
     start: Annotated[str, typer.Option(help="A checkpoint's directory, or 'new'.")] = 'new',
     pages: Annotated[Path | None, typer.Option(help='Shards of labelled pages.')] = None,
-    demos: Annotated[Path | None, typer.Option(help='A run of demonstrations, or a store.')] = None,
+    demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store; may be given several times.')] = None,
     share: Annotated[float, typer.Option(help='Share of demonstrations where there are pages too.', min=0, max=1)] = .85,
     steps: Annotated[int, typer.Option(help='Optimiser steps.', min=1)] = 1000,
     batch: Annotated[int, typer.Option(help='Records of a step.', min=1)] = 32,
@@ -145,13 +146,13 @@ def train(
     from uitars_nb.train.callbacks import Online
     from uitars_nb.train.sft import SFTConfig, fit
     policy = first_policy(start, seed)
-    sources = corpora(policy, out, pages, demos, questions, failures)
+    sources = corpora(policy, out, pages, demos or (), questions, failures)
     weights = dict(demos=share, pages=1 - share) if len(sources) == 2 else None
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
     if 'demos' in sources and (balance or measured): sources, weights = apart(sources, weights, balance, measured)
     reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
     config = SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed)
-    unseen = corpora(policy, out, None, validation, split='validation')['demos'] if validation else None
+    unseen = corpora(policy, out, None, [validation], split='validation')['demos'] if validation else None
     plays = [Online(policy, player(suite), play_every)] if play_every else []
     print('The policy is in', fit(policy, sources, out, config, weights, unseen, prober() if probe_every else None, plays))
 

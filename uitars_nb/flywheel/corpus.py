@@ -103,20 +103,25 @@ def write_corpus(
 
 def keep_corpus(
     path: str | Path,                           # a directory
-    make: Callable[[], Iterable[Record]],       # the records
-    about: Mapping,                             # JSON-able: what they are made of
-    name: str = '0000',
+    parts: Mapping[str, tuple[Callable[[], Iterable[Record]], Mapping]],   # name -> what makes the records; what they are made of, JSON-able
     **kwargs,                                   # of `write_corpus`
 ) -> list[Path]:
-    "The shards of a name: those that are there where all of them were once written of the same, else written now."
-    note = Path(path)/f'{name}.json'
-    about, known = json.loads(json.dumps(dict(about))), read_json(note, {})
-    shards = [Path(path)/o for o in known.get('shards', [])]
+    "The shards of these parts, and of no others: those that are there where all of a part were once written of the same, else written now."
+    path = Path(path)
+    for old in {o.stem for o in path.glob('*.json')} - {*parts}: _forget(path, old)
+    return [shard for name, (make, about) in parts.items() for shard in _kept(path, name, make, about, kwargs)]
+
+def _kept(path, name, make, about, kwargs):
+    about, known = json.loads(json.dumps(dict(about))), read_json(path/f'{name}.json', {})
+    shards = [path/o for o in known.get('shards', [])]
     if known.get('about') == about and shards and all(o.exists() for o in shards): return shards
-    for old in (note, *Path(path).glob(f'{name}-*.safetensors')): old.unlink(missing_ok=True)
+    _forget(path, name)
     shards = write_corpus(path, make(), name, **kwargs)
-    write_json(note, dict(about=about, shards=[o.name for o in shards]))
+    write_json(path/f'{name}.json', dict(about=about, shards=[o.name for o in shards]))
     return shards
+
+def _forget(path, name):
+    for old in (path/f'{name}.json', *path.glob(f'{name}-*.safetensors')): old.unlink(missing_ok=True)
 
 def _write(path, filling, vocabulary, split):
     arrays, names = shard_arrays(filling)

@@ -99,14 +99,15 @@ def _near(name, known):
 
 # %% ../../nbs/20_tasks/00_base.ipynb #b460ed67
 def suite(
-    name: str,             # a suite such as 'miniwob/quick', or a task's name
+    name: str,             # a suite such as 'miniwob/quick', a task's name, or several with commas between them
     split: str = 'train',
     n: int = 1,            # instances of each task
     start: int = 0,        # skip that many seeds first
 ) -> list[TaskSpec]:
     "`n` instances of each task of a suite. Raises `KeyError` with the nearest names."
-    if name not in SUITES and name not in TASKS: raise KeyError(f'no suite or task {name!r}; {_near(name, [*SUITES, *TASKS])}')
-    names = SUITES.get(name, [name])
+    for o in name.split(','):
+        if o not in SUITES and o not in TASKS: raise KeyError(f'no suite or task {o!r}; {_near(o, [*SUITES, *TASKS])}')
+    names = dict.fromkeys(task for o in name.split(',') for task in SUITES.get(o, [o]))
     return [TaskSpec(o, s, split=split, max_steps=TASKS[o].max_steps) for o in names for s in seeds(split, n, o, start)]
 
 # %% ../../nbs/20_tasks/00_base.ipynb #8232284d

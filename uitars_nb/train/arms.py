@@ -96,7 +96,7 @@ def effect(
     if len(diff) < 2: raise ValueError(f'{arm} and {against} have {len(diff)} seeds in common: two are needed for an interval')
     test = stats.ttest_1samp(diff, 0.)
     ci = test.confidence_interval(confidence)
-    value, low, high = (np.exp if ratio else np.array)([diff.mean(), ci.low, ci.high]).tolist()
+    value, low, high = (np.exp if ratio else np.array)([diff.mean(), ci.low, ci.high]).round(9).tolist()   # no 1e-17 where seeds cancel out
     return Effect(value, low, high, float(test.pvalue), len(diff))
 
 # %% ../../nbs/70_train/40_arms.ipynb #6a1d8898

@@ -111,7 +111,7 @@ def token_rewards(
 ) -> torch.Tensor:
     "fp32 (B, T): the reward after each own token."
     extra = shape_rewards(exp.malformed_BS, exp.tokens_BS, exp.signal_BS, exp.max_steps_B, shaping).reward_BS
-    return place_rewards(exp.turn_BT, exp.outcome_B, extra)
+    return place_rewards(exp.turn_BT, torch.where(exp.success_B, exp.outcome_B, shaping.margin * exp.outcome_B), extra)
 
 def advantages(
     exp: Experience,
