@@ -48,6 +48,7 @@ class Job:
     frozen: tuple[str, ...] = ('stem', 'closeup')   # what has learned to read and stays as it is
     browsers: int = 1
     pages: int = 12
+    threads: int = 1            # of the engine's forward passes in practice
 
 def learn(
     job: Job,
@@ -64,7 +65,7 @@ def learn(
     play('after', taught, since='before')
     if not job.updates: return
     reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6, muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), browsers=job.browsers,
-              pages=job.pages, seed=1)   # other instances than the demonstrations'
+              pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
     play('practised', out / 'ppo/policy', since='after')
 
 def clone(
@@ -135,6 +136,7 @@ def run(
     frozen: Annotated[list[str], typer.Option(help='Beginnings of the names of parameters that stay as they are.')] = Job.frozen,
     browsers: Browsers = Job.browsers,
     pages: Pages = Job.pages,
+    threads: Annotated[int, typer.Option(help="Of the engine's forward passes in practice, on a processor; they compete with the trainer's.", min=1)] = Job.threads,
     out: Annotated[Path, typer.Option(help='Directory of the run; resumed where it exists.')] = Path('runs/main'),
     report: Annotated[Path, typer.Option(help='Directory of the report.')] = Path('reports/main'),
 ):
@@ -143,5 +145,5 @@ def run(
     Example: uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one --report runs/one/report
     """
     experiment('main')
-    learn(Job(suite, start, before, demonstrator, demos, hard, attend, balance, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, episodes, dtype, tuple(frozen), browsers, pages), out)
+    learn(Job(suite, start, before, demonstrator, demos, hard, attend, balance, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, episodes, dtype, tuple(frozen), browsers, pages, threads), out)
     print('The report is in', run_notebook('main', report, dict(run=str(out), report=str(report))))

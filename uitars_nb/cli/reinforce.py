@@ -36,6 +36,7 @@ def reinforce(
     frozen: Annotated[list[str] | None, typer.Option(help='Beginnings of the names of parameters that stay as they are, such as stem.cells.')] = None,
     browsers: Annotated[int, typer.Option(help='Chromium processes.', min=1)] = 1,
     pages: Annotated[int, typer.Option(help='Sessions in each Chromium.', min=1)] = 4,
+    threads: Annotated[int, typer.Option(help="Of the engine's forward passes on a processor; they compete with the trainer's.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help='Of tasks, sampling and minibatches.')] = 0,
 ):
     """Improve a policy by reinforcement learning on its own episodes.
@@ -51,7 +52,7 @@ def reinforce(
     import uitars_nb.tasks.places   # all of them
     if algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
     hardware, still, critic_lr = fitting_hardware(start, out, out / 'value'), tuple(frozen or ()), SHARED_LR if shared else 2 * lr
-    actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, differing, curriculum, seed, browsers=browsers, pages=pages, dtype=hardware.plays)
+    actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, differing, curriculum, seed, browsers=browsers, pages=pages, threads=threads, dtype=hardware.plays)
     critic = pretrain_value(start, out / 'value', actor, ValueConfig(batches=pretrain, lr=critic_lr, muon=muon, shared=shared, frozen=still, seed=seed), hardware) if pretrain and algorithm == 'ppo' else None
     config = PPOConfig(algorithm, updates, epochs, lr=lr, fall=fall, critic_lr=critic_lr, muon=muon, shared=shared, objective=Objective(positive_nll=positive), frozen=still, seed=seed)
     print('The policy is in', learn(start, out, actor, config, critic, hardware))
