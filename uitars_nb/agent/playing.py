@@ -18,7 +18,7 @@ from .streaming import Allowance, StreamingRollout, Watch
 # %% ../../nbs/40_agent/15_playing.ipynb #65f6392f
 @dataclass(frozen=True)
 class ActorConfig:
-    "What an actor plays, and how."
+    "What an actor plays, and how. Raises `ValueError` for a batch that is not whole groups of samples."
     policy: str                        # a checkpoint's directory: where everything but the newest weights comes from
     tasks: tuple[str, ...]
     run: str = 'rl'                    # names the trajectories
@@ -30,7 +30,7 @@ class ActorConfig:
     seed: int = 0
     skip: int = 0                      # instances of each task that were begun by an earlier start of the run
     version: int = 0                   # of the weights at the start: as many updates have been made
-    chances: tuple[tuple[str, float], ...] = ()   # of success by task, as far as an earlier start has learned them
+    chances: tuple[tuple[str, tuple[float, int]], ...] = ()   # of success by task, and the episodes that they stand on, as far as an earlier start has learned them
     retries: int = 2                   # further attempts where the environment failed
     temperature: float = 1.
     max_tokens: int = REPLY            # of a reply
@@ -41,6 +41,10 @@ class ActorConfig:
     dtype: str = 'float32'             # of the weights that play; in 'bfloat16' the log-probabilities that they report are coarser, which the update weighs like staleness
     failures: float = .5               # share of environment failures at which it gives up
     delays: tuple[float, float] = (0., 0.)   # median, s, and log-normal sigma of a latency added to each step: slow environments, for experiments
+
+    def __post_init__(self):
+        if self.batch % self.samples: raise ValueError(f'a batch of {self.batch} does not hold whole groups of {self.samples}')
+        if self.differing and self.samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
 
 # %% ../../nbs/40_agent/15_playing.ipynb #13f8429f
 class Delayed:
@@ -93,14 +97,14 @@ async def _play(conn, config):
 
 async def _stream(conn, config, engine, pool, agent):
     course, allowance = Curriculum(config.tasks, config.curriculum, config.seed), Allowance(config.batch // config.samples, config.staleness, config.version, config.version * config.batch // config.samples)
-    course.load_state_dict(dict(chance=dict(config.chances), drawn={}))
+    course.load_state_dict(dict(chance={k: p for k, (p, _) in config.chances}, heard={k: n for k, (_, n) in config.chances}, drawn={}))
     for name in course.drawn: course.drawn[name] = config.skip
     stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks))
     orders = asyncio.ensure_future(_obey(conn, engine, allowance))
     async def out():
         async for traj in stream:
             if not traj.stop.is_environment: course.tell(traj.task.name, traj.success)
-            await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), wall=time.monotonic()), dict(course.chance)))
+            await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), wall=time.monotonic()), {k: (p, course.heard[k]) for k, p in course.chance.items()}))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)
     for o in rest: o.cancel()

@@ -78,7 +78,7 @@ class PolicyAgent:
     ) -> 'PolicyAgent':
         "Agents of a model behind a server. Raises `ValueError` where nobody says which dialect it speaks."
         name, config = dialect or about.get('dialect', ''), remembers(about.get('model_type', ''))
-        if not name: raise ValueError(f'the server does not tell which dialect its model speaks: name one of {", ".join(DIALECTS)}')
+        if not name: raise ValueError(f'the server does not tell which dialect its model speaks: name one of {", ".join(DIALECTS)} (--dialect)')
         return cls(engine, get_dialect(name), sampling, replace(config, context=min(config.context, about.get('max_model_len') or config.context)))
 
     def __call__(self, session, task, spec: TaskSpec) -> 'ReAct':

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer, yaml
 
 from .main import app
-from .reinforce import reinforce
+from .reinforce import check_practice, reinforce
 from .run import Browsers, Pages, comparison_line, experiment, play_recipe, run_notebook
 from .train import train
 
@@ -56,12 +56,13 @@ def learn(
 ):
     "Measure, demonstrate, learn, measure, practise, measure; what is there already is not done again."
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
+    if job.updates: check_practice(job.algorithm, job.rollouts, job.samples, job.differing, job.curriculum)
     start = job.start.relative_to(Path.cwd()) if job.start.is_relative_to(Path.cwd()) else job.start   # so that what is kept names no place of this machine
     def play(name, policy, episodes=job.episodes, split='test', since=None, suite=job.suite):
         print(name, play_recipe(Recipe(suite, str(policy), split, episodes, dtype=job.dtype), out / name, job.browsers, job.pages), flush=True)
         if since and (out / since).exists(): print(comparison_line(compare_results(out / since, out / name)))
     if job.before: play('before', start)
-    taught = clone(job, start, out, play) if job.demos else start
+    taught = clone(job, start, out, play) if job.demos or job.hard else start
     play('after', taught, since='before')
     if not job.updates: return
     reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6, muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), browsers=job.browsers,
@@ -79,8 +80,8 @@ def clone(
     easy, hard = sorted_out(out / 'attended') if job.hard else ([job.suite], [])
     taught = dict(demos=(easy, job.demos), hard=(hard, job.hard))
     for name, (tasks, n) in taught.items():
-        if tasks: play(name, job.demonstrator, n, 'train', suite=','.join(tasks))
-    train(out / 'sft', str(start), None, [out / name for name, (tasks, _) in taught.items() if tasks], 1., job.steps, job.batch, job.lr, failures=job.demonstrator != 'demonstrator', frozen=list(job.frozen), balance=job.balance,
+        if tasks and n: play(name, job.demonstrator, n, 'train', suite=','.join(tasks))
+    train(out / 'sft', str(start), None, [out / name for name, (tasks, n) in taught.items() if tasks and n], 1., job.steps, job.batch, job.lr, failures=job.demonstrator != 'demonstrator', frozen=list(job.frozen), balance=job.balance,
           measured=out / 'attended' if job.attend else None)
     return out / 'sft/policy'
 

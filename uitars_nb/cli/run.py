@@ -89,7 +89,7 @@ Pages = Annotated[int, typer.Option(help='Sessions in each Chromium.', min=1)]
 
 @app.command()
 def baseline(
-    suite: Annotated[str, typer.Option(help='A suite or a single task.')] = 'miniwob/pix2act59',
+    suite: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them.')] = 'miniwob/pix2act59',
     episodes: Annotated[int, typer.Option(help='Instances of each task.', min=1)] = 10,
     out: Annotated[Path, typer.Option(help='Directory of the run; resumed where it exists.')] = Path('runs/suite'),
     report: Annotated[Path, typer.Option(help='Directory of the report.')] = Path('reports/suite'),
@@ -109,8 +109,8 @@ def baseline(
 # %% ../../nbs/90_cli/10_run.ipynb #8c46d15c
 @app.command('eval')
 def evaluate_policy(
-    suite: Annotated[str, typer.Option(help='A suite or a single task.')] = 'miniwob/quick',
-    policy: Annotated[str, typer.Option(help="oracle, demonstrator, random, a checkpoint's directory, or the URL of a server (its token in OPENAI_API_KEY).")] = 'oracle',
+    suite: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them.')] = 'miniwob/quick',
+    policy: Annotated[str, typer.Option(help="oracle, demonstrator, random, a checkpoint's directory, or the URL of a server, #MODEL behind it where it has several (its token in UITARS_TOKEN).")] = 'oracle',
     episodes: Annotated[int, typer.Option(help='Instances of each task.', min=1)] = 100,
     split: Annotated[str, typer.Option(help='train, validation or test.')] = 'test',
     samples: Annotated[int, typer.Option(help='Episodes of each instance, for pass@k.', min=1)] = 1,

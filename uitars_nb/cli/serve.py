@@ -18,7 +18,7 @@ def serve(
     policy: Annotated[str, typer.Argument(help="A checkpoint's directory, or a name on the Hugging Face hub.")],
     host: Annotated[str, typer.Option(help='Address to listen on; 0.0.0.0 lets other machines in.')] = '127.0.0.1',
     port: Annotated[int, typer.Option(help='Port; 0 takes a free one.', min=0, max=65535)] = 8000,
-    token: Annotated[str, typer.Option(envvar='OPENAI_API_KEY', help='That clients bring; by default a random one, which is printed.')] = '',
+    token: Annotated[str, typer.Option(envvar='UITARS_TOKEN', help='That clients bring; by default a random one, which is printed.')] = '',
     name: Annotated[str, typer.Option(help="Of the model; by default the checkpoint's.")] = '',
     dtype: Annotated[str, typer.Option(help='Of the weights: float32, bfloat16, or auto, as they are stored.')] = 'auto',
     batch: Annotated[int, typer.Option(help='Replies that are written at once.', min=1)] = 32,
@@ -34,6 +34,6 @@ def serve(
     known = Policy.from_pretrained(policy, dtype=dtype, device_map='auto' if torch.cuda.is_available() else None)
     async def until_interrupted():
         async with Engine(known, max_batch=batch) as engine, serving(engine, token, host, port, name) as (url, key):
-            print(f'{url} serves {name or known.name}', *([] if token else [f'its token: {key}']), sep='; ', flush=True)
+            print(f'{url} serves {name or known.name}', 'its token is the one given' if token else f'its token: {key}', sep='; ', flush=True)
             await asyncio.Event().wait()
     asyncio.run(until_interrupted())

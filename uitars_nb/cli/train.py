@@ -22,7 +22,7 @@ def pages(
     out: Annotated[Path, typer.Argument(help='Directory of the shards.')],
     sheets: Annotated[int, typer.Option(help='Shards of a thousand random pages.', min=0)] = 4,
     tasks: Annotated[int, typer.Option(help='Shards of first screens of tasks, eight of each.', min=0)] = 1,
-    episodes: Annotated[int, typer.Option(help='Shards of solved episodes, two of each task, which show what an action changes.', min=0)] = 0,
+    episodes: Annotated[int, typer.Option(help='Shards of episodes that scripts play, two of each task, which show what an action changes.', min=0)] = 0,
     suite: Annotated[str, typer.Option(help='Whose tasks.')] = 'miniwob/all',
 ):
     """Render pages with the box of every character; what is there already is kept.
@@ -164,12 +164,14 @@ def prober(n: int = 40):
     return partial(probe_policy, suite=run(probe_suite(n)))
 
 def player(suite: str, n: int = 4):
-    "What lets a policy play `n` validation episodes of each task of a suite."
+    "What lets a policy play `n` validation episodes of each task of a suite. Raises `ValueError` where the tasks are not played in one place."
     from functools import partial
     from uitars_nb.evaluation.probing import play_policy
     from uitars_nb.tasks.base import suite as instances
-    import uitars_nb.tasks.places   # all of them
-    return partial(play_policy, specs=instances(suite, 'validation', n))
+    from uitars_nb.tasks.places import pool_for
+    specs = instances(suite, 'validation', n)
+    pool_for(sorted({o.name for o in specs}))
+    return partial(play_policy, specs=specs)
 
 def apart(
     sources: dict,            # 'demos', and perhaps 'pages'

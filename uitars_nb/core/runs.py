@@ -111,5 +111,10 @@ class Run:
     def __repr__(self): return f'Run({self.path.name}, {"resumed" if self.resumed else "new"})'
 
 def _differences(old, new):
-    keys = [k for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
+    keys = [k for k in sorted({*old, *new}) if not _same(old.get(k), new.get(k))]
     return ', '.join(f'{k}: {old.get(k)!r} there, {new.get(k)!r} now' for k in keys)
+
+def _same(a, b):
+    "What one of both does not know, because it was written by another version, counts as empty."
+    if isinstance(a, dict) and isinstance(b, dict): return all(_same(a.get(k), b.get(k)) for k in {*a, *b})
+    return a == b or a is None and not b or b is None and not a

@@ -89,10 +89,10 @@ async def evaluate(
 ) -> pd.DataFrame:
     "Play the recipe, or what is left of it, and return the table by task; everything is left in `path`."
     specs = plan(recipe)
-    run = Run(path, asdict(recipe) | dict(weights=fingerprint_of(recipe.policy), screens=dict(env)), env)
-    store = Store(run.path / 'store')
     start = time.perf_counter()
     async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect) as agent:
+        run = Run(path, asdict(recipe) | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)), env)
+        store = Store(run.path / 'store')
         rollout = Rollout(pool, specs, agent, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
         with store.writer() as writer: await play(rollout, writer.append, progress)
     run.log(episodes=rollout.done, env_failures=rollout.failures, given_up=rollout.lost, seconds=round(time.perf_counter() - start, 2), sessions=pool.size)

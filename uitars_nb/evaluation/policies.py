@@ -60,11 +60,13 @@ def is_server(
     "Whether it is a URL."
     return name.startswith(('http://', 'https://'))
 
-def fingerprint_of(
-    name: str,  # as `check_policy` takes it
+async def fingerprint_of(
+    name: str,          # as `check_policy` takes it
+    make_agent=None,    # of `acting`, where the name is a server's
 ) -> str:
-    "A fingerprint of a checkpoint's weights; nothing of a script, nor of a server, which does not show them."
-    if script(name) or is_server(name): return ''
+    "What tells a policy from others: a fingerprint of a checkpoint's weights, what a server says of its model's, nothing of a script."
+    if script(name): return ''
+    if is_server(name): return ' '.join(str(v) for k, v in (await make_agent.engine.about()).items() if k in ('id', 'root', 'weights', 'version') and v not in ('', None))
     from uitars_nb.model.checkpoints import fingerprint
     return fingerprint(name)
 
@@ -79,7 +81,7 @@ async def acting(
     dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as they are stored
     dialect: str = '',        # of a server's model, where it does not tell
 ) -> AsyncIterator[MakeAgent]:
-    "Builds the policy's agents inside the block. Raises `KeyError` where there is no such policy. A server's token is that of the variable `OPENAI_API_KEY`."
+    "Builds the policy's agents inside the block. Raises `KeyError` where there is no such policy. A server's token is that of the variable `UITARS_TOKEN`."
     if make := script(check_policy(name)): yield make; return
     import torch
     from uitars_nb.agent.policy_agent import PolicyAgent
@@ -90,7 +92,7 @@ async def acting(
     sampling = Sampling(temperature, top_p, max_tokens, seed)
     if is_server(name):
         url, _, model = name.partition('#')
-        async with RemoteEngine(url, model, os.environ.get('OPENAI_API_KEY', '')) as engine: yield PolicyAgent.served(engine, await engine.about(), sampling, dialect)
+        async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine: yield PolicyAgent.served(engine, await engine.about(), sampling, dialect)
         return
     policy = Policy.from_pretrained(name, dtype=dtype, device_map='auto' if torch.cuda.is_available() else None)
     async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling)

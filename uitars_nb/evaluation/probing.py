@@ -6,7 +6,7 @@
 __all__ = ['probe_suite', 'answers', 'probe_policy', 'probe_table', 'play_policy']
 
 # %% ../../nbs/80_evaluation/15_probing.ipynb #39e1e06a
-import asyncio
+import asyncio, warnings
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -21,6 +21,7 @@ from ..flywheel.probes import PROBES, Probe, probe_pages, probes, tally
 from ..model.engine import Engine
 from ..model.policy import Policy
 from ..model.sampling import Sampling
+from ..sandbox.base import EnvironmentFailure
 from ..tasks.places import pool_for
 
 # %% ../../nbs/80_evaluation/15_probing.ipynb #5197faa1
@@ -75,9 +76,12 @@ async def play_policy(
     pages: int = 4,              # sessions in each
     max_tokens: int = REPLY,     # of a reply
 ) -> dict[str, float]:
-    "Success over all episodes and by task, most likely tokens first, as `train.sft.fit` takes it for `evaluate`."
-    async with Engine(policy) as engine, pool_for(sorted({o.name for o in specs}), browsers, pages) as pool:
-        make_agent = PolicyAgent.of(policy, engine, Sampling(0., max_tokens=max_tokens))
-        trajs = await play(Rollout(pool, specs, make_agent, 'policy'), progress=False)
+    "Success over all episodes and by task, most likely tokens first, as `train.sft.fit` takes it for `evaluate`; nothing, and a warning, where the environment broke them all."
+    try:
+        async with Engine(policy) as engine, pool_for(sorted({o.name for o in specs}), browsers, pages) as pool:
+            make_agent = PolicyAgent.of(policy, engine, Sampling(0., max_tokens=max_tokens))
+            trajs = await play(Rollout(pool, specs, make_agent, 'policy'), progress=False)
+    except EnvironmentFailure as e: trajs = warnings.warn(f'the policy was not played: {e}') or []
     won = pd.DataFrame([(o.task.name, o.success) for o in trajs if not o.stop.is_environment], columns=['task', 'success'])
+    if won.empty: return {}
     return dict(success=float(won.success.mean())) | {f'success/{k}': float(v) for k, v in won.groupby('task').success.mean().items()}

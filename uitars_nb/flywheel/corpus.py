@@ -108,20 +108,18 @@ def keep_corpus(
 ) -> list[Path]:
     "The shards of these parts, and of no others: those that are there where all of a part were once written of the same, else written now."
     path = Path(path)
-    for old in {o.stem for o in path.glob('*.json')} - {*parts}: _forget(path, old)
-    return [shard for name, (make, about) in parts.items() for shard in _kept(path, name, make, about, kwargs)]
+    shards = [shard for name, (make, about) in parts.items() for shard in _kept(path, name, make, about, kwargs)]
+    for old in {*path.glob('*.safetensors'), *path.glob('*.json')} - {*shards, *(path/f'{name}.json' for name in parts)}: old.unlink()
+    return shards
 
 def _kept(path, name, make, about, kwargs):
     about, known = json.loads(json.dumps(dict(about))), read_json(path/f'{name}.json', {})
     shards = [path/o for o in known.get('shards', [])]
     if known.get('about') == about and shards and all(o.exists() for o in shards): return shards
-    _forget(path, name)
+    (path/f'{name}.json').unlink(missing_ok=True)
     shards = write_corpus(path, make(), name, **kwargs)
     write_json(path/f'{name}.json', dict(about=about, shards=[o.name for o in shards]))
     return shards
-
-def _forget(path, name):
-    for old in (path/f'{name}.json', *path.glob(f'{name}-*.safetensors')): old.unlink(missing_ok=True)
 
 def _write(path, filling, vocabulary, split):
     arrays, names = shard_arrays(filling)

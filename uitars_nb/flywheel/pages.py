@@ -18,6 +18,7 @@ import numpy as np
 import uitars_nb
 from ..core.types import TaskSpec
 from .labels import LabelledPage, page_of
+from ..sandbox.base import ActionError
 from ..sandbox.browser import BrowserConfig, BrowserSession
 from ..sandbox.chromium import launch
 from ..tasks.base import TASKS, get_task, split_of
@@ -82,9 +83,10 @@ async def label_screen(
     session,                  # a browser session
     **more,                   # source, seed, instruction, step
 ) -> LabelledPage:
-    "The page that the session shows now."
+    "The page that the session shows now. Raises `RuntimeError` where it cannot be asked."
     source, (w, h) = reading_file('labels.js').read_text(), session.config.size
     said = await session.evaluate(f'{source}; labels(document.body, [0, 0, {w}, {h}])')
+    if said is None: raise RuntimeError('the page does not say what stands on it: a dialog may hold it')
     return page_of((await session.observe()).screenshot, said, **more)
 
 # %% ../../nbs/60_flywheel/11_pages.ipynb #87b47217
@@ -122,7 +124,7 @@ async def label_episodes(
     split: str = 'train',       # that every seed has to belong to
     most: int = 6,              # screens of an episode
 ) -> AsyncIterator[LabelledPage]:
-    "The screens of solved episodes in order, but for the last one, which shows that all is over. Raises `ValueError` for a seed of another split."
+    "The screens of episodes in order, but for the last one, which shows that all is over. Raises `ValueError` for a seed of another split."
     _all_of(split, name, seeds)
     task = get_task(name)
     for seed in seeds:
@@ -131,5 +133,6 @@ async def label_episodes(
             for step in range(most):
                 yield await label_screen(session, source=name, seed=seed, instruction=spec.instruction, step=step)
                 if (action := await anext(actions, None)) is None: break
-                await session.act(action)
+                try: await session.act(action)
+                except ActionError: break
                 if (await task.verify(session, spec)).done: break

@@ -92,8 +92,11 @@ class RemoteEngine:
         return from_reply(reply, self.version, time.monotonic() - began)
 
     async def about(self) -> dict:
-        "What the server tells of the model, such as `max_model_len` (vLLM) or `dialect` (our own). Raises `RemoteError` for a model that it does not have."
-        answer = await self._patiently('GET', 'models')
+        "What the server tells of the model, such as `max_model_len` (vLLM) or `dialect` (our own); nothing where it keeps no list and the model has a name. Raises `RemoteError` for a model that it does not have."
+        try: answer = await self._patiently('GET', 'models')
+        except RemoteError:
+            if self.model: return {}   # a server without a list is asked for what it is said to have
+            raise
         try: known = {o['id']: o for o in answer['data']}
         except (KeyError, TypeError) as e: raise RemoteError(f'{self.url} answered with something other than a list of models: {str(answer)[:300]}') from e
         if not known: raise RemoteError(f'{self.url} serves no model')

@@ -105,10 +105,11 @@ def suite(
     start: int = 0,        # skip that many seeds first
 ) -> list[TaskSpec]:
     "`n` instances of each task of a suite. Raises `KeyError` with the nearest names."
-    for o in name.split(','):
+    names = [o.strip() for o in name.split(',')]
+    for o in names:
         if o not in SUITES and o not in TASKS: raise KeyError(f'no suite or task {o!r}; {_near(o, [*SUITES, *TASKS])}')
-    names = dict.fromkeys(task for o in name.split(',') for task in SUITES.get(o, [o]))
-    return [TaskSpec(o, s, split=split, max_steps=TASKS[o].max_steps) for o in names for s in seeds(split, n, o, start)]
+    tasks = dict.fromkeys(task for o in names for task in SUITES.get(o, [o]))
+    return [TaskSpec(o, s, split=split, max_steps=TASKS[o].max_steps) for o in tasks for s in seeds(split, n, o, start)]
 
 # %% ../../nbs/20_tasks/00_base.ipynb #8232284d
 SANDBOXES = Path(uitars_nb.__file__).parents[1] / 'sandboxes'

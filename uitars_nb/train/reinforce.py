@@ -29,7 +29,7 @@ from ..model.checkpoints import fingerprint
 from ..model.policy import Policy
 from ..model.rendering import Example
 from ..model.value import Critic
-from .collector import Collector
+from .collector import Collector, Exhausted
 from .ppo import PPO, PPOConfig
 from .sft import STRATEGIES, faster_precision
 from .value import ValueConfig, ValuePretraining
@@ -199,7 +199,7 @@ def reinforce(
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:
-    "Train to the last update, from the last checkpoint if there is one; the trained policy's directory."
+    "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning."
     path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature)
     made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware)))
     last, learned = path/'last.ckpt', Policy.from_pretrained(policy, dtype='float32')
@@ -209,7 +209,10 @@ def reinforce(
     module = PPO(learned, _critic(learned, critic, config.shared) if config.algorithm == 'ppo' else None, config, _reference(policy, config))
     if start < config.updates:
         trainer = rl_trainer(path, hardware, [AfterUpdate(feed, config.updates, hardware.keep_every), *callbacks], progress)
-        _run(trainer, module, feed, last if start else None)
+        try: _run(trainer, module, feed, last if start else None)
+        except Exhausted as e:
+            if not module.version: raise   # nothing has been learned
+            warnings.warn(f'practice ends after {module.version} of {config.updates} updates: {e}')
         if trainer.is_global_zero: _save(module, path, made)
     return path/'policy'
 
