@@ -58,14 +58,14 @@ def bands(
     smooth: int = 5,        # updates of the running mean
     confidence: float = .95,
 ) -> pd.DataFrame:
-    "A row for each arm and update: mean, low, high and number of seeds."
+    "A row for each arm and update: mean, low, high and number of seeds. No row for what was never measured, as a difference of updates where there is one update."
     wide = curves.pivot_table(index='update', columns=['arm', 'seed'], values=column).rolling(smooth, min_periods=1).mean()
     rows = []
     for arm, table in wide.T.groupby('arm'):
         mean, sd, n = table.mean(), table.std(ddof=1).fillna(0.), table.count()
         half = stats.t.ppf((1 + confidence) / 2, np.maximum(n - 1, 1)) * sd / np.sqrt(n)
         rows.append(pd.DataFrame(dict(arm=arm, mean=mean, low=mean - half, high=mean + half, seeds=n)))
-    return pd.concat(rows).reset_index()
+    return pd.concat(rows).reset_index() if rows else pd.DataFrame(columns=['update', 'arm', 'mean', 'low', 'high', 'seeds'])
 
 # %% ../../nbs/70_train/40_arms.ipynb #869a881a
 class Effect(NamedTuple):
