@@ -32,6 +32,7 @@ class Job:
     hard: int = 0               # demonstrations of each task in which the start succeeds at most seven times in ten, in place of `demos`; needs `attend`
     attend: int = 0             # validation episodes of each task that are played first: what fails in them is taught more
     balance: float = 0.         # 0: as many lessons of a task as it has decisions; 1: as many of each task
+    arithmetic: int = 0         # lessons of it, which take three twentieths of the steps
     steps: int = 100            # of the optimiser
     batch: int = 32             # records of a step
     lr: float = 1.5e-3
@@ -81,7 +82,7 @@ def clone(
     taught = dict(demos=(easy, job.demos), hard=(hard, job.hard))
     for name, (tasks, n) in taught.items():
         if tasks and n: play(name, job.demonstrator, n, 'train', suite=','.join(tasks))
-    train(out / 'sft', str(start), None, [out / name for name, (tasks, n) in taught.items() if tasks and n], 1., job.steps, job.batch, job.lr, failures=job.demonstrator != 'demonstrator', frozen=list(job.frozen), balance=job.balance,
+    train(out / 'sft', str(start), None, [out / name for name, (tasks, n) in taught.items() if tasks and n], job.arithmetic, share=.85, steps=job.steps, batch=job.batch, lr=job.lr, failures=job.demonstrator != 'demonstrator', frozen=list(job.frozen), balance=job.balance,
           measured=out / 'attended' if job.attend else None)
     return out / 'sft/policy'
 
@@ -121,6 +122,7 @@ def run(
     hard: Annotated[int, typer.Option(help='Demonstrations of each task in which the start succeeds at most seven times in ten, in place of --demos; needs --attend. 0: as many as of the others.', min=0)] = Job.hard,
     attend: Annotated[int, typer.Option(help='Validation episodes of each task that the start plays first; what fails in them is taught more. 0: all is taught alike.', min=0)] = Job.attend,
     balance: Annotated[float, typer.Option(help='0: as many lessons of a task as it has decisions; 1: as many of each task.', min=0, max=1)] = Job.balance,
+    arithmetic: Annotated[int, typer.Option(help='Lessons of arithmetic beside the demonstrations, which take three twentieths of the steps.', min=0)] = Job.arithmetic,
     steps: Annotated[int, typer.Option(help='Steps of the optimiser.', min=1)] = Job.steps,
     batch: Annotated[int, typer.Option(help='Records of a step.', min=1)] = Job.batch,
     lr: Annotated[float, typer.Option(help='Peak learning rate.')] = Job.lr,
@@ -146,5 +148,5 @@ def run(
     Example: uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one --report runs/one/report
     """
     experiment('main')
-    learn(Job(suite, start, before, demonstrator, demos, hard, attend, balance, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, episodes, dtype, tuple(frozen), browsers, pages, threads), out)
+    learn(Job(suite, start, before, demonstrator, demos, hard, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, episodes, dtype, tuple(frozen), browsers, pages, threads), out)
     print('The report is in', run_notebook('main', report, dict(run=str(out), report=str(report))))

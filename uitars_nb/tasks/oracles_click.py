@@ -147,11 +147,11 @@ async def navigate_tree(session, spec: TaskSpec) -> AsyncIterator[Action]:
 
 @oracle('click-pie', 'click-pie-nodelay')
 async def click_pie(session, spec: TaskSpec) -> AsyncIterator[Action]:
-    "Open the pie, and click the slice with the letter while it still moves, where it does."
+    "Open the pie, and click the letter where the pie stands still, or its slice while it moves."
     title, target = "byText('[id^=wheelnav-divWheel-title]', x)", fields(spec)['target']
     yield await click_on(session, "$$('[id^=wheelnav-divWheel-spread]').at(-1)")
     async for action in wait_until(session, f'{title}.getBoundingClientRect().width > 5', target): yield action
-    yield await click_on(session, f"$('#' + {title}.id.replace('title', 'slice'))", target)
+    yield await click_on(session, title if spec.name.endswith('nodelay') else f"$('#' + {title}.id.replace('title', 'slice'))", target)
 
 # %% ../../nbs/20_tasks/20_oracles_click.ipynb #9a6cb6c9
 ENTRY = "byText('#menu .ui-menu-item-wrapper', x)"
