@@ -30,6 +30,7 @@ class Job:
     demonstrator: str = 'hasty:.6'   # a script's name; what failed is imitated too, unless it is 'demonstrator'
     demos: int = 80             # demonstrations of each task; 0: the start practises as it is
     hard: int = 0               # demonstrations of each task in which the start succeeds at most seven times in ten, in place of `demos`; needs `attend`
+    first: int = 0              # instances of each task that an earlier course has shown; demonstrations are of the ones after
     attend: int = 0             # validation episodes of each task that are played first: what fails in them is taught more
     balance: float = 0.         # 0: as many lessons of a task as it has decisions; 1: as many of each task
     arithmetic: int = 0         # lessons of it, which take three twentieths of the steps
@@ -59,8 +60,8 @@ def learn(
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
     if job.updates: check_practice(job.algorithm, job.rollouts, job.samples, job.differing, job.curriculum)
     start = job.start.relative_to(Path.cwd()) if job.start.is_relative_to(Path.cwd()) else job.start   # so that what is kept names no place of this machine
-    def play(name, policy, episodes=job.episodes, split='test', since=None, suite=job.suite):
-        print(name, play_recipe(Recipe(suite, str(policy), split, episodes, dtype=job.dtype), out / name, job.browsers, job.pages), flush=True)
+    def play(name, policy, episodes=job.episodes, split='test', since=None, suite=job.suite, first=0):
+        print(name, play_recipe(Recipe(suite, str(policy), split, episodes, first=first, dtype=job.dtype), out / name, job.browsers, job.pages), flush=True)
         if since and (out / since).exists(): print(comparison_line(compare_results(out / since, out / name)))
     if job.before: play('before', start)
     taught = clone(job, start, out, play) if job.demos or job.hard else start
@@ -81,7 +82,7 @@ def clone(
     easy, hard = sorted_out(out / 'attended') if job.hard else ([job.suite], [])
     taught = dict(demos=(easy, job.demos), hard=(hard, job.hard))
     for name, (tasks, n) in taught.items():
-        if tasks and n: play(name, job.demonstrator, n, 'train', suite=','.join(tasks))
+        if tasks and n: play(name, job.demonstrator, n, 'train', suite=','.join(tasks), first=job.first)
     train(out / 'sft', str(start), None, [out / name for name, (tasks, n) in taught.items() if tasks and n], job.arithmetic, share=.85, steps=job.steps, batch=job.batch, lr=job.lr, failures=job.demonstrator != 'demonstrator', frozen=list(job.frozen), balance=job.balance,
           measured=out / 'attended' if job.attend else None)
     return out / 'sft/policy'
@@ -120,6 +121,7 @@ def run(
     demonstrator: Annotated[str, typer.Option(help='demonstrator, or hasty:.6, who stops too early at three steps in five.')] = Job.demonstrator,
     demos: Annotated[int, typer.Option(help='Demonstrations of each task; 0: the start practises as it is.', min=0)] = Job.demos,
     hard: Annotated[int, typer.Option(help='Demonstrations of each task in which the start succeeds at most seven times in ten, in place of --demos; needs --attend. 0: as many as of the others.', min=0)] = Job.hard,
+    first: Annotated[int, typer.Option(help='Instances of each task that an earlier course has shown; demonstrations are of the ones after.', min=0)] = Job.first,
     attend: Annotated[int, typer.Option(help='Validation episodes of each task that the start plays first; what fails in them is taught more. 0: all is taught alike.', min=0)] = Job.attend,
     balance: Annotated[float, typer.Option(help='0: as many lessons of a task as it has decisions; 1: as many of each task.', min=0, max=1)] = Job.balance,
     arithmetic: Annotated[int, typer.Option(help='Lessons of arithmetic beside the demonstrations, which take three twentieths of the steps.', min=0)] = Job.arithmetic,
@@ -148,5 +150,5 @@ def run(
     Example: uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one --report runs/one/report
     """
     experiment('main')
-    learn(Job(suite, start, before, demonstrator, demos, hard, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, episodes, dtype, tuple(frozen), browsers, pages, threads), out)
+    learn(Job(suite, start, before, demonstrator, demos, hard, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, episodes, dtype, tuple(frozen), browsers, pages, threads), out)
     print('The report is in', run_notebook('main', report, dict(run=str(out), report=str(report))))

@@ -114,6 +114,7 @@ def evaluate_policy(
     episodes: Annotated[int, typer.Option(help='Instances of each task.', min=1)] = 100,
     split: Annotated[str, typer.Option(help='train, validation or test.')] = 'test',
     samples: Annotated[int, typer.Option(help='Episodes of each instance, for pass@k.', min=1)] = 1,
+    first: Annotated[int, typer.Option(help='Instances of each task that are left out before those that are played.', min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="Of a checkpoint's sampling; 0: the likeliest token.", min=0)] = 0.,
     top_p: Annotated[float, typer.Option(help="Of a checkpoint's sampling.", min=0, max=1)] = 1.,
     seed: Annotated[int, typer.Option(help="Of a checkpoint's sampling.")] = 0,
@@ -132,7 +133,7 @@ def evaluate_policy(
     """
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
     out = out or Path('runs/eval') / f'{policy}-{suite}'.strip('./').replace('/', '-')
-    print(play_recipe(Recipe(suite, policy, split, episodes, samples, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect), out, browsers, pages))
+    print(play_recipe(Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect), out, browsers, pages))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))
 

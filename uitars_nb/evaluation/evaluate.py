@@ -36,6 +36,7 @@ class Recipe:
     split: str = 'test'           # 'train' | 'validation' | 'test'
     episodes: int = 100           # instances of each task
     samples: int = 1              # episodes of each instance
+    first: int = 0                # instances of each task that are left out before those
     limits: Limits = Limits()
     temperature: float = 0.       # of a checkpoint's sampling; 0: the likeliest token
     top_p: float = 1.
@@ -53,7 +54,7 @@ def plan(
 ) -> list[TaskSpec]:
     "The task instances of the recipe. Raises `KeyError` with the names that there are, for the suite and for the policy."
     check_policy(recipe.policy)
-    return suite(recipe.suite, recipe.split, recipe.episodes)
+    return suite(recipe.suite, recipe.split, recipe.episodes, recipe.first)
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #54c81f8d
 def by_task(
