@@ -1,5 +1,6 @@
 "Shaping against its bounds, its formulas written out, and small decision processes solved exactly."
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,18 @@ def test_rewards_are_what_the_formulas_say(batch, shaping):
     np.testing.assert_allclose(shaped.reward_BS, expected, atol=1e-9)
     np.testing.assert_allclose(shaped.reward_BS.sum(1), sum(shaped.terms.values()), atol=1e-9)
     assert shaped.reward_BS[batch['tokens_BS'] == 0].eq(0).all()
+
+
+@given(episodes(), weights())
+def test_potentials_guide_and_leave_nothing(batch, shaping):
+    "Paid as signals are, up to the last step, which gives back all; so failures of the same behaviour are worth the same, whatever they earned on the way."
+    paid, guided = shape_rewards(**batch, shaping=shaping), shape_rewards(**batch, shaping=(potential := replace(shaping, potential=True)))
+    steps = (batch['tokens_BS'] > 0).sum(1)
+    before_last = torch.arange(paid.reward_BS.shape[1]) < steps[:, None] - 1
+    torch.testing.assert_close(guided.reward_BS[before_last], paid.reward_BS[before_last])
+    np.testing.assert_allclose(guided.terms['signal'], 0., atol=1e-9)
+    np.testing.assert_allclose(guided.reward_BS.sum(1), sum(v for k, v in paid.terms.items() if k != 'signal'), atol=1e-9)
+    assert 1 + guided.reward_BS.sum(1).min() - guided.reward_BS.sum(1).max() >= potential.margin - 1e-9
 
 
 @given(episodes(), weights(), st.integers(1, 4))

@@ -32,7 +32,7 @@ ALGORITHMS = ('ppo', 'grpo', 'reinforce++')
 
 @dataclass(frozen=True)
 class PPOConfig:
-    "A run of reinforcement learning. Raises `ValueError` for an unknown algorithm."
+    "A run of reinforcement learning. Raises `ValueError` for an unknown algorithm, and for potentials where tokens are discounted."
     algorithm: str = 'ppo'                        # of ALGORITHMS
     updates: int = 100
     epochs: int = 2                               # passes over a batch's rows
@@ -59,6 +59,7 @@ class PPOConfig:
 
     def __post_init__(self):
         if self.algorithm not in ALGORITHMS: raise ValueError(f'no algorithm {self.algorithm!r}; there are {", ".join(ALGORITHMS)}')
+        if self.shaping.potential and self.gamma != 1: raise ValueError(f'potentials leave the optimum alone where gamma is 1, not {self.gamma}: steps of different length are discounted differently')
 
 # %% ../../nbs/70_train/30_ppo.ipynb #69cb56ef
 def batch_targets(
