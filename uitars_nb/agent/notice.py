@@ -183,7 +183,10 @@ async def next_synonym(
     found = await look(session, f"$$('label').filter(e => e.querySelector('input')?.checked === false).map(text).map(t => [t, {like}]).find(([_, w]) => w)", targets(spec))
     return ' like '.join(found) if found else 'none left'
 
-WORKED_OUT = {'text-transform': letters_read, 'click-checkboxes-soft': next_synonym} | {o: links_read for o in ('click-tab-2', 'click-tab-2-easy', 'click-tab-2-medium', 'click-tab-2-hard', 'click-collapsible-2', 'click-collapsible-2-nodelay')} | {'simple-arithmetic': work_out, 'simple-algebra': work_out, 'count-shape': count_figures, 'count-sides': count_corners, 'drag-shapes': shapes_left, 'drag-items': item_move, 'drag-items-grid': item_move}
+WORKED_OUT = {   # page -> who says it
+    'simple-arithmetic': work_out, 'simple-algebra': work_out, 'count-shape': count_figures, 'count-sides': count_corners, 'drag-shapes': shapes_left, 'drag-items': item_move, 'drag-items-grid': item_move,
+    'text-transform': letters_read, 'click-checkboxes-soft': next_synonym,
+    **dict.fromkeys(('click-tab-2', 'click-tab-2-easy', 'click-tab-2-medium', 'click-tab-2-hard', 'click-collapsible-2', 'click-collapsible-2-nodelay'), links_read)}
 
 # %% ../../nbs/40_agent/18_notice.ipynb #f759998b
 async def notice(
