@@ -67,8 +67,8 @@ def learn(
     taught = clone(job, start, out, play) if job.demos or job.hard else start
     play('after', taught, since='before')
     if not job.updates: return
-    reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6, muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), browsers=job.browsers,
-              pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
+    reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6,
+              muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), browsers=job.browsers, pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
     play('practised', out / 'ppo/policy', since='after')
 
 def clone(
@@ -83,8 +83,9 @@ def clone(
     taught = dict(demos=(easy, job.demos), hard=(hard, job.hard))
     for name, (tasks, n) in taught.items():
         if tasks and n: play(name, job.demonstrator, n, 'train', suite=','.join(tasks), first=job.first)
-    train(out / 'sft', str(start), None, [out / name for name, (tasks, n) in taught.items() if tasks and n], job.arithmetic, share=.85, steps=job.steps, batch=job.batch, lr=job.lr, failures=job.demonstrator != 'demonstrator', frozen=list(job.frozen), balance=job.balance,
-          measured=out / 'attended' if job.attend else None)
+    shown = [out / name for name, (tasks, n) in taught.items() if tasks and n]
+    train(out / 'sft', str(start), None, shown, job.arithmetic, share=.85, steps=job.steps, batch=job.batch, lr=job.lr, failures=job.demonstrator != 'demonstrator',
+          frozen=list(job.frozen), balance=job.balance, measured=out / 'attended' if job.attend else None)
     return out / 'sft/policy'
 
 HARD = .7   # success of a task up to which it is hard
@@ -150,5 +151,6 @@ def run(
     Example: uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one --report runs/one/report
     """
     experiment('main')
-    learn(Job(suite, start, before, demonstrator, demos, hard, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, episodes, dtype, tuple(frozen), browsers, pages, threads), out)
+    learn(Job(suite, start, before, demonstrator, demos, hard, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing,
+              episodes, dtype, tuple(frozen), browsers, pages, threads), out)
     print('The report is in', run_notebook('main', report, dict(run=str(out), report=str(report))))
