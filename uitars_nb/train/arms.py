@@ -179,8 +179,10 @@ class Ground:
         plays = ActorConfig(str(self.start), tuple(self.tasks), self.name, self.batch, self.staleness, max_tokens=self.max_tokens, browsers=self.browsers, pages=self.pages,
                             dtype=hardware.plays)
         learns = PPOConfig(updates=self.updates, epochs=self.epochs, lr=self.lr, critic_lr=critic_lr, shared=self.shared, muon=self.muon, warmup=self.warmup, frozen=tuple(self.frozen))
-        value = ValueConfig(batches=self.pretrain, lr=self.pretrain_lr or critic_lr, shared=self.shared, muon=self.muon, frozen=tuple(self.frozen)) if pretrained else None
-        return rl_arm(self.start, replace(plays, **actor), replace(learns, **ppo), value, hardware)
+        learns = replace(learns, **ppo)
+        value = ValueConfig(batches=self.pretrain, lr=self.pretrain_lr or critic_lr, shared=self.shared, muon=self.muon, gamma=learns.gamma, gae_lambda_value=learns.gae_lambda_value,
+                            shaping=learns.shaping, frozen=tuple(self.frozen)) if pretrained else None   # learns before PPO as beside it
+        return rl_arm(self.start, replace(plays, **actor), learns, value, hardware)
 
 def effect_figures(
     name: str,                   # of the report and its parameters

@@ -54,6 +54,7 @@ class ValueConfig:
     decay: float = 0.
     clip: float = 1.
     gamma: float = 1.
+    gae_lambda_value: float = 1.   # Monte-Carlo returns; below 1, what comes late is replaced by what the critic says itself
     least: int = 20             # batches before the criterion counts: a critic that has not found anything yet is flat too
     window: int = 8             # batches, of the criterion
     tolerance: float = .02      # likewise
@@ -103,11 +104,11 @@ class ValuePretraining(L.LightningModule):
         if not self.critic.shared: exp = look_once(exp, [self.critic.model], self.policy.processor)
         states = own_states(self.policy, exp, self.config.part_tokens)[1] if self.critic.shared else None
         value = old_values(self.critic, self.policy, exp, self.config.part_tokens, states)
-        ret = advantages(exp, torch.zeros_like(value), self.config.shaping, gamma=self.config.gamma, gae_lambda_value=1.).ret_BT
-        measures = critic_measures(value, ret)
+        returns = lambda gae_lambda: advantages(exp, value, self.config.shaping, gamma=self.config.gamma, gae_lambda_value=gae_lambda).ret_BT
+        measures = critic_measures(value, returns(1.))
         self.losses.append(measures['value_loss'])
         self.explained.append(measures['explained_variance'])
-        targets, rng = Targets(torch.zeros_like(value), torch.zeros_like(value), ret, value), np.random.default_rng((self.config.seed, len(self.losses)))
+        targets, rng = Targets(torch.zeros_like(value), torch.zeros_like(value), returns(self.config.gae_lambda_value), value), np.random.default_rng((self.config.seed, len(self.losses)))
         critic_steps(self.critic, self.policy, exp, targets, self.optimizers(), self.config, rng, local_backward(self), states=states)
         for logger in self.trainer.loggers: logger.log_metrics(measures | dict(success=float(exp.success_B.float().mean())), len(self.losses))
         self.trainer.should_stop = bool(over_devices(self.done, 'least'))
