@@ -15,7 +15,7 @@ import typer, yaml
 
 from .main import app
 from .reinforce import check_practice, reinforce
-from .run import Browsers, Pages, comparison_line, experiment, play_recipe, run_notebook
+from .run import EXPERIMENTS, Browsers, Pages, comparison_line, experiment, play_recipe, run_notebook
 from .train import train
 
 # %% ../../nbs/90_cli/25_learn.ipynb #6657695c
@@ -104,9 +104,12 @@ def from_file(
     ctx: typer.Context,
     path: Path | None,   # YAML: an option's name, with _ for -, and its value, a line
 ) -> Path | None:
-    "What a file says of options that are not given on the command line. Raises `ValueError` for an option that there is not, and for a file of anything else."
+    "What a file says of options that are not given on the command line. Raises `FileNotFoundError` without one, `ValueError` for an option that there is not, and for a file of anything else."
     if path is None: return None
-    said, known = yaml.safe_load(path.read_text()) or {}, {o.name for o in ctx.command.params} - {'config', 'help'}
+    if not path.is_file(): raise FileNotFoundError(f'there is no file {path}; those of the project are {EXPERIMENTS}/params/*.yaml')
+    try: said = yaml.safe_load(path.read_text()) or {}
+    except (yaml.YAMLError, UnicodeDecodeError): said = None
+    known = {o.name for o in ctx.command.params} - {'config', 'help'}
     if not isinstance(said, dict): raise ValueError(f'{path} holds no options: write one a line, such as steps: 40')
     if unknown := sorted(set(said) - known): raise ValueError(f'{path} sets {", ".join(unknown)}, which {ctx.command.name} does not have; there are {", ".join(sorted(known))}')
     ctx.default_map = {**(ctx.default_map or {}), **said}

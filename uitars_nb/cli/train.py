@@ -32,6 +32,7 @@ def pages(
     import asyncio
     from uitars_nb.flywheel.collect import collect_pages
     from uitars_nb.tasks.base import suite as instances
+    if not (sheets or tasks or episodes): raise ValueError('nothing to render: give --sheets, --tasks, --episodes or several of them')
     names = [o.name for o in instances(suite)] if tasks or episodes else []
     print(len(asyncio.run(collect_pages(out, sheets, tasks, episodes, names))), 'shards in', out)
 
@@ -97,8 +98,8 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     from uitars_nb.core.store import Store
     from uitars_nb.flywheel.datasets import read_records
     where = where / 'store' if (where / 'store').exists() else where
+    if not any(where.glob('*.parquet')): raise FileNotFoundError(f'{where} holds no episodes: play some with uitars-nb eval --policy demonstrator --split {split}')
     store = Store(where)
-    if not len(store): raise FileNotFoundError(f'{where} holds no episodes: play some with uitars-nb eval --policy demonstrator --split {split}')
     config, wanted = remembers(policy.model.config.model_type), {} if failures else dict(success=True)
     about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config))
     return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, **wanted), about
