@@ -7,6 +7,7 @@ __all__ = ['EXPERIMENTS', 'Browsers', 'Pages', 'play_recipe', 'score_line', 'exp
            'evaluate_policy', 'comparison_line']
 
 # %% ../../nbs/90_cli/10_run.ipynb #009f5f7c
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -131,9 +132,11 @@ def evaluate_policy(
     Examples: uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick
               uitars-nb eval --policy http://127.0.0.1:8000/v1 --dialect ui-tars-1.5 --max-tokens 512 --episodes 10
     """
-    from uitars_nb.evaluation.evaluate import Recipe, compare_results
+    from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results
     out = out or Path('runs/eval') / f'{policy}-{suite}'.strip('./').replace('/', '-')
-    print(play_recipe(Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect), out, browsers, pages))
+    recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect)
+    if against: check_paired(against, asdict(recipe))   # before an hour of playing
+    print(play_recipe(recipe, out, browsers, pages))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))
 
