@@ -97,7 +97,7 @@ def effect(
     test = stats.ttest_1samp(diff, 0.)
     ci = test.confidence_interval(confidence)
     value, low, high = (np.exp if ratio else np.array)([diff.mean(), ci.low, ci.high]).round(9).tolist()   # no 1e-17 where seeds cancel out
-    return Effect(value, low, high, float(test.pvalue), len(diff))
+    return Effect(value, low, high, float(test.pvalue) if diff.any() else 1., len(diff))
 
 # %% ../../nbs/70_train/40_arms.ipynb #6a1d8898
 def draw_bands(
