@@ -16,6 +16,7 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from ..agent.playing import ActorConfig
@@ -110,6 +111,7 @@ def draw_bands(
         line, = ax.plot(rows['update'], rows['mean'], label=arm, lw=1.6, marker='o' if len(rows) < 3 else None)
         ax.fill_between(rows['update'], rows['low'], rows['high'], color=line.get_color(), alpha=.18, lw=0)
     ax.set(xlabel='update', ylabel=label)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[['top', 'right']].set_visible(False)
 
 LEAST = dict(explained_variance=-1.)   # column -> where what lies below is drawn: where all succeed, returns hardly vary, and a share of that falls without limit
