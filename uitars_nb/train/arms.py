@@ -159,7 +159,7 @@ def critic_curves(
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 # %% ../../nbs/70_train/40_arms.ipynb #d2b8efb3
-COLUMNS = ('success', 'reward', 'entropy', 'kl', 'explained_variance', 'value_return_correlation', 'clip_high', 'clip_low', 'rounds', 'think_words', 'stale_tokens', 'trajs_per_min', 'wait_seconds',
+COLUMNS = ('success', 'reward', 'entropy', 'kl', 'explained_variance', 'value_return_correlation', 'clip_high', 'clip_low', 'rounds', 'think_words', 'own_tokens', 'stale_tokens', 'trajs_per_min', 'wait_seconds',
            'update_seconds')   # of the metrics, those that experiments keep
 
 @dataclass(frozen=True)
