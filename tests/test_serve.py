@@ -170,7 +170,7 @@ async def test_what_does_not_pass_is_raised(answer, why, tries):
 
 async def test_a_server_that_stays_away_is_the_environments_failure_and_a_refusal_is_not():
     async with RemoteEngine('http://127.0.0.1:9/v1', 'm', patience=.3) as remote:
-        with pytest.raises(EnvironmentFailure, match='cannot be reached'): await ask(remote, CHAT, Sampling(), 'k')
+        with pytest.warns(UserWarning, match='does not answer'), pytest.raises(EnvironmentFailure, match='cannot be reached'): await ask(remote, CHAT, Sampling(), 'k')
     async with misbehaving(lambda n: JSONResponse({}, 404)) as (url, _), RemoteEngine(url, 'm') as remote:
         with pytest.raises(RemoteError, match='refused'): await ask(remote, CHAT, Sampling(), 'k')
 

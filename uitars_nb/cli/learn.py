@@ -45,6 +45,7 @@ class Job:
     algorithm: str = 'ppo'      # of practice, or 'grpo', 'reinforce++'
     samples: int = 1            # episodes of each instance in practice; GRPO needs several
     differing: bool = False     # an update learns only from instances whose samples earned different outcomes
+    settings: tuple[str, ...] = ()   # of practice, NAME=VALUE in `train.ppo.PPOConfig`
     episodes: int = 20          # of each task, each time that it is measured
     dtype: str = 'auto'         # of the weights that are measured; 'auto': as they are stored
     frozen: tuple[str, ...] = ('stem', 'closeup')   # what has learned to read and stays as it is
@@ -58,7 +59,7 @@ def learn(
 ):
     "Measure, demonstrate, learn, measure, practise, measure; what is there already is not done again."
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
-    if job.updates: check_practice(job.algorithm, job.rollouts, job.samples, job.differing, job.curriculum)
+    if job.updates: check_practice(job.algorithm, job.rollouts, job.samples, job.differing, job.curriculum, job.settings)
     start = job.start.relative_to(Path.cwd()) if job.start.is_relative_to(Path.cwd()) else job.start   # so that what is kept names no place of this machine
     def play(name, policy, episodes=job.episodes, split='test', since=None, suite=job.suite, first=0):
         print(name, play_recipe(Recipe(suite, str(policy), split, episodes, first=first, dtype=job.dtype), out / name, job.browsers, job.pages), flush=True)
@@ -68,7 +69,7 @@ def learn(
     play('after', taught, since='before')
     if not job.updates: return
     reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6,
-              muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), browsers=job.browsers, pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
+              muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), settings=job.settings, browsers=job.browsers, pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
     play('practised', out / 'ppo/policy', since='after')
 
 def clone(
@@ -140,6 +141,7 @@ def run(
     algorithm: Annotated[str, typer.Option(help='Of practice: ppo, grpo or reinforce++.')] = Job.algorithm,
     samples: Annotated[int, typer.Option(help='Episodes of each instance in practice; GRPO needs several.', min=1)] = Job.samples,
     differing: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling).')] = Job.differing,
+    settings: Annotated[list[str], typer.Option('--set', help='NAME=VALUE of anything else in train.ppo.PPOConfig, such as shaping.signal=.3; a list `settings` in a YAML file.')] = Job.settings,
     episodes: Annotated[int, typer.Option(help='Test episodes of each task, each time that it is measured.', min=1)] = Job.episodes,
     dtype: Annotated[str, typer.Option(help='Of the weights that are measured: float32, bfloat16, or auto, as they are stored.')] = Job.dtype,
     frozen: Annotated[list[str], typer.Option(help='Beginnings of the names of parameters that stay as they are.')] = Job.frozen,
@@ -155,5 +157,5 @@ def run(
     """
     experiment('main')
     learn(Job(suite, start, before, demonstrator, demos, hard, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing,
-              episodes, dtype, tuple(frozen), browsers, pages, threads), out)
+              tuple(settings), episodes, dtype, tuple(frozen), browsers, pages, threads), out)
     print('The report is in', run_notebook('main', report, dict(run=str(out), report=str(report))))

@@ -6,7 +6,7 @@
 __all__ = ['PASSING', 'to_openai', 'from_reply', 'RemoteError', 'RemoteAway', 'RemoteEngine', 'Passing']
 
 # %% ../../nbs/30_model/46_remote.ipynb #838a9269
-import asyncio, time
+import asyncio, time, warnings
 from collections.abc import Mapping
 
 import httpx
@@ -111,9 +111,11 @@ class RemoteEngine:
 
     async def _patiently(self, method, path, **body):
         deadline = time.monotonic() + self.patience
-        for wait in (.25 * 2**min(k, 5) for k in range(10**6)):
+        for k in range(10**6):
+            wait = .25 * 2**min(k, 5)
             try: return await self._send(method, path, **body)
             except (httpx.TransportError, Passing) as e:
+                if k == 0: warnings.warn(f'{self.url} does not answer ({type(e).__name__}: {e}); tried again for {self.patience:.0f} s')
                 if time.monotonic() + wait > deadline: raise RemoteAway(f'{self.url} gave no answer within {self.patience:.0f} s of trying: {type(e).__name__}: {e}') from e
             await asyncio.sleep(wait)
 
