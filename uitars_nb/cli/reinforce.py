@@ -95,8 +95,8 @@ def reinforce(
     import uitars_nb.tasks.places   # all of them
     check_practice(algorithm, batch, samples, differing, curriculum, settings or ())
     hardware = fitting_hardware(start, out, out / 'value')
-    actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, differing, curriculum, seed, browsers=browsers, pages=pages, threads=threads, dtype=hardware.plays)
     c = with_settings(PPOConfig(algorithm, updates, epochs, lr=lr, fall=fall, critic_lr=SHARED_LR if shared else 2 * lr, muon=muon, shared=shared, frozen=tuple(frozen or ()), seed=seed), settings or ())
+    actor = ActorConfig(str(start), tuple(o.name for o in instances(suite)), 'rl', batch, staleness, samples, differing, curriculum, c.seed, browsers=browsers, pages=pages, threads=threads, temperature=c.objective.temperature, dtype=hardware.plays)
     early = ValueConfig(batches=pretrain, lr=c.critic_lr, muon=c.muon, shared=c.shared, gamma=c.gamma, gae_lambda_value=c.gae_lambda_value, shaping=c.shaping, frozen=c.frozen, seed=c.seed)
     critic = pretrain_value(start, out / 'value', actor, early, hardware) if pretrain and c.algorithm == 'ppo' else None
     print('The policy is in', learn(start, out, actor, c, critic, hardware))
