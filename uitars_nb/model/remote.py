@@ -8,6 +8,7 @@ __all__ = ['PASSING', 'to_openai', 'from_reply', 'RemoteError', 'RemoteAway', 'R
 # %% ../../nbs/30_model/46_remote.ipynb #838a9269
 import asyncio, time, warnings
 from collections.abc import Mapping
+from itertools import count
 
 import httpx
 import numpy as np
@@ -111,7 +112,7 @@ class RemoteEngine:
 
     async def _patiently(self, method, path, **body):
         deadline = time.monotonic() + self.patience
-        for k in range(10**6):
+        for k in count():
             wait = .25 * 2**min(k, 5)
             try: return await self._send(method, path, **body)
             except (httpx.TransportError, Passing) as e:
