@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, ProcessorMixin, Qwen3Config, Qwen3Model
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, ProcessorMixin, Qwen3Config
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.modeling_outputs import BaseModelOutputWithPooling, CausalLMOutputWithPast
@@ -25,6 +25,7 @@ from transformers.processing_utils import MultiModalData
 from ..core.coordinates import GRID
 import uitars_nb.model.attention   # registers `blocks`
 from .glimpse import CloseUp, Glimpse, cell_logits
+from .layers import Decoder, asked
 from .pointing import looks
 from .stem import CHARACTERS, Stem, spelled, token_grid, waves
 from .tokenizer import IMAGE, VISION_END, VISION_START, column_tokens, row_tokens
@@ -140,7 +141,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         text = config.text_config
         self.stem = Stem(config.stem_channels, config.stem_blocks, text.hidden_size)
-        self.model = Qwen3Model._from_config(text)
+        self.model = Decoder._from_config(text)
         self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
         self.target = nn.Linear(text.hidden_size, 1)
         if config.glimpses: self.closeup = CloseUp(config.stem_channels, self.stem.guess.out_channels)
@@ -192,18 +193,19 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return embeds.masked_scatter(places[..., None], seen), cells
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None, pixel_values=None, image_sizes=None,
-                image_tokens=None, mm_encoder_outputs=None, labels=None, use_cache=None, logits_to_keep=0, point_at=None, sight=None, **kwargs) -> NanoVLOutput:
-        "Next-token logits; `image_tokens`, what `image_features` gave before, spares the stem. With `point_at` and `sight` (`model.pointing`), where pointers and glimpses look."
+                image_tokens=None, mm_encoder_outputs=None, labels=None, use_cache=None, logits_to_keep=0, point_at=None, sight=None, marks=False, **kwargs) -> NanoVLOutput:
+        "Next-token logits; `image_tokens`, what `image_features` gave before, spares the stem. With `point_at` and `sight` (`model.pointing`), where pointers and glimpses look; with `marks`, which image tokens it takes for what is asked for."
         reads, cells = None, {}
         if mm_encoder_outputs: image_tokens = mm_encoder_outputs['image'].pooler_output
         if pixel_values is not None and image_tokens is None: image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
         if self.config.glimpses: kwargs |= dict(cells, names=self.stem.names, letters=self.letters, scenes={})
-        out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, output_hidden_states=point_at is not None, **kwargs)
+        who = None if marks or not self.model.masked else asked(logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device)
+        out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, output_hidden_states=point_at is not None, asked=who, **kwargs)
         hidden = out.last_hidden_state
-        logits = self.lm_head(slice_logits_to_keep(hidden, logits_to_keep))
+        logits = self.lm_head(who.flat(hidden) if who else slice_logits_to_keep(hidden, logits_to_keep))
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size)
-        return NanoVLOutput(loss=loss, logits=logits, past_key_values=out.past_key_values, hidden_states=(hidden,), reads=reads, targets=self.target(hidden)[..., 0],
+        return NanoVLOutput(loss=loss, logits=logits, past_key_values=out.past_key_values, reads=reads, targets=self.target(hidden)[..., 0] if marks else None,
                             looks=None if point_at is None else self.looks(out.hidden_states, point_at, sight),
                             glances=self.glances(out.hidden_states, cells, point_at, sight) if cells and point_at is not None else None)
 

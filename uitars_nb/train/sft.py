@@ -71,7 +71,8 @@ def run_policy(
     batch: Mapping,   # of `flywheel.streams`
 ):
     "The model's output on a batch; `logits` (N, V) are those that predict the own tokens, row by row."
-    points = {k: batch[k] for k in ('point_at', 'sight') if k in batch and getattr(policy.model.config, 'pointers', None)}
+    small = getattr(policy.model.config, 'pointers', None) is not None
+    points = {k: batch[k] for k in ('point_at', 'sight') if small and k in batch} | ({'marks': True} if small and 'targets' in batch else {})
     return policy.model(**policy.inputs(batch), **points, logits_to_keep=before(batch['own']), use_cache=False)
 
 def batch_losses(
