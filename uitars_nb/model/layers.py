@@ -77,10 +77,9 @@ class Decoder(Qwen3Model):
 
     def __init__(self, config):
         super().__init__(config)
-        self.layers[-1] = LastLayer(config, len(self.layers) - 1)
-        self.post_init()
+        self.layers[-1].__class__ = LastLayer   # the same parameters, and the same draws of a generator for them
 
     @property
-    def masked(self) -> bool:
-        "Whether attention takes a mask of a row for each token, (B, 1, T, L), as `LastLayer` needs it."
-        return self.config._attn_implementation in ('sdpa', 'eager', 'blocks')
+    def answers_few(self) -> bool:
+        "Whether it can be `asked`: its last layer is no `Glimpse`, and attention takes a row of a mask for each token, (B, 1, T, L)."
+        return isinstance(self.layers[-1], LastLayer) and self.config._attn_implementation in ('sdpa', 'eager', 'blocks')

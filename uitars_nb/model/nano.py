@@ -200,7 +200,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if pixel_values is not None and image_tokens is None: image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
         if self.config.glimpses: kwargs |= dict(cells, names=self.stem.names, letters=self.letters, scenes={})
-        who = None if marks or not self.model.masked else asked(logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device)
+        who = None if marks or not self.model.answers_few else asked(logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device)
         out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, output_hidden_states=point_at is not None, asked=who, **kwargs)
         hidden = out.last_hidden_state
         logits = self.lm_head(who.flat(hidden) if who else slice_logits_to_keep(hidden, logits_to_keep))
