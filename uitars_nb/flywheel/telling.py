@@ -23,7 +23,7 @@ def read_word(page, rng):
         if o.box[2] - o.box[0] >= 4: yield tell('read_word', rng.choice(READ).format(where(o.box, page)), o.text, o.box)
 
 # %% ../../nbs/60_flywheel/14_telling.ipynb #fdc6fb34
-@asks('name', 10)
+@asks('name', 16)
 def name(page, rng):
     "The word at a point, asked in the shortest way."
     for o in words(page):
