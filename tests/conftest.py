@@ -1,4 +1,9 @@
 "How the tests share the machine."
+import os
+
+if workers := os.environ.get('PYTEST_XDIST_WORKER_COUNT'):   # in a worker; before torch: who computes on all cores beside another waits for a core at every operation
+    os.environ.setdefault('OMP_NUM_THREADS', str(max(1, os.cpu_count() // int(workers))))
+
 import pytest
 from hypothesis import settings
 

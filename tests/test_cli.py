@@ -14,7 +14,7 @@ from uitars_nb.core.figures import Figure, record_figures
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec, Trajectory
 
-COMMANDS = ['run', 'baseline', 'read', 'reinforce', 'eval', 'sandbox', 'mcp', 'show', 'figures']
+COMMANDS = ['run', 'baseline', 'pages', 'read', 'train', 'probe', 'reinforce', 'eval', 'suites', 'serve', 'sandbox', 'mcp', 'show', 'figures']
 
 
 def cli(*words, cwd=None, **env):
@@ -85,6 +85,17 @@ def test_show_replays(run_dir):
     status, out, _ = cli('show', 'run/store', 'demo/1', '--html', 'a.html', '--gif', 'a.gif', cwd=run_dir)
     assert status == 0 and 'click(point=(500, 500))' in out
     assert '<html' in (run_dir/'a.html').read_text() and (run_dir/'a.gif').read_bytes()[:4] == b'GIF8'
+
+
+def test_show_names_the_other_stores_of_a_run_and_finds_an_episode_in_any(run_dir):
+    Store(run_dir/'run'/'later'/'store').append(episode(77))
+    assert 'more are in run/later/store' in cli('show', 'run', cwd=run_dir)[1]
+    assert 'demo/77: Press it.' in cli('show', 'run', 'demo/77', cwd=run_dir)[1]
+
+
+def test_suites_are_listed_with_their_tasks():
+    assert re.search(r'^corridor/all +3 ', cli('suites')[1], re.M)
+    assert re.search(r'^recall/code-6 +12$', cli('suites', 'recall/code')[1], re.M)
 
 
 def test_show_makes_nothing_where_there_is_nothing(tmp_path):

@@ -93,6 +93,7 @@ async def test_oracles_solve_all_with_tools(played, split):
     for spec in specs('sdk', 2, split):
         traj = await played(spec)
         assert traj.success and traj.reward == 1 and traj.stop is StopReason.FINISHED, (spec.id, traj.info)
+        assert sum(o.reward for o in traj.steps) == pytest.approx(1), spec.id   # step by step, all of it was done
 
 
 @pytest.mark.parametrize('interface', ['gui', 'both'])
@@ -153,6 +154,7 @@ async def test_the_reward_is_for_the_end_and_not_for_passing_by(played):
     assert (await played(spec, says(*right))).reward == 1
     traj = await played(spec, says(*right, bash('touch ~/files/oops')))
     assert traj.reward == 0 and traj.info['faults'] == ('oops is too much',)
+    assert traj.steps[len(right)].reward < 0 and sum(o.reward for o in traj.steps) < 1   # and what it broke is taken back
     assert (await played(spec, says(*right, bash('touch ~/files/oops'), bash('rm ~/files/oops')))).reward == 1
 
 

@@ -137,7 +137,7 @@ class Episode:
     "One episode under way: its steps so far and how it ended."
     def __init__(self, session: Session, task: Task, spec: TaskSpec, limits: Limits = Limits()):
         self.session, self.task, self.spec, self.limits = session, task, spec, limits
-        self.steps, self.obs, self.stop, self.verdict = [], None, None, None
+        self.steps, self.obs, self.stop, self.verdict, self.signal = [], None, None, None, 0.
         self.seconds = dict(setup=0., agent=0., environment=0.)
 
     @contextlib.asynccontextmanager
@@ -168,10 +168,16 @@ class Episode:
         if reply is None: return
         async with self.timed('environment'):
             actions, error, self.stop, verdict = await perform(self.session, self.task, self.spec, reply)
-            self.steps.append(Step(self.obs, reply.thought, actions, reply.completion, error))
+            self.steps.append(Step(self.obs, reply.thought, actions, reply.completion, error, self.gained(verdict)))
             self.verdict = verdict or self.verdict
             self.obs = await self.session.observe()
         self.stop = self.stop or spent(self.steps, self.obs, self.spec, self.limits)
+
+    def gained(self, verdict: Verdict | None) -> float:
+        "How much of the task a step has done, by what it tells of itself; 0 where it tells nothing."
+        if verdict is None or verdict.signal is None: return 0.
+        before, self.signal = self.signal, verdict.signal
+        return verdict.signal - before
 
     async def end(self):
         "Judge once more where the policy or a budget ended the episode."

@@ -14,11 +14,12 @@ from .loop import Limits
 from .memory import REPLY
 from .policy_agent import PolicyAgent
 from .streaming import Allowance, StreamingRollout, Watch
+from ..core.runs import check_numbers
 
 # %% ../../nbs/40_agent/15_playing.ipynb #65f6392f
 @dataclass(frozen=True)
 class ActorConfig:
-    "What an actor plays, and how. Raises `ValueError` for a batch that is not whole groups of samples."
+    "What an actor plays, and how. Raises `ValueError` for numbers that cannot be meant, and for a batch that is not whole groups of samples."
     policy: str                        # a checkpoint's directory: where everything but the newest weights comes from
     tasks: tuple[str, ...]
     run: str = 'rl'                    # names the trajectories
@@ -33,8 +34,9 @@ class ActorConfig:
     chances: tuple[tuple[str, tuple[float, int]], ...] = ()   # of success by task, and the episodes that they stand on, as far as an earlier start has learned them
     retries: int = 2                   # further attempts where the environment failed
     temperature: float = 1.
+    top_p: float = 1.
     max_tokens: int = REPLY            # of a reply
-    limits: Limits = Limits(think_seconds=120.)
+    limits: Limits = Limits(think_seconds=600.)   # a reply waits for its turn in the engine, which is not the policy's fault
     browsers: int = 1                  # Chromium processes
     pages: int = 4                     # sessions on each
     threads: int = 1                   # of the engine's forward passes
@@ -43,6 +45,7 @@ class ActorConfig:
     delays: tuple[float, float] = (0., 0.)   # median, s, and log-normal sigma of a latency added to each step: slow environments, for experiments
 
     def __post_init__(self):
+        check_numbers(self, positive='batch samples max_tokens browsers pages threads top_p', weights='staleness skip retries temperature', shares='failures top_p')
         if self.batch % self.samples: raise ValueError(f'a batch of {self.batch} does not hold whole groups of {self.samples}')
         if self.differing and self.samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
 
@@ -89,10 +92,10 @@ async def _play(conn, config):
     from uitars_nb.model.policy import Policy
     from uitars_nb.model.sampling import Sampling
     from uitars_nb.tasks.places import pool_for
-    policy = Policy.from_pretrained(config.policy, dtype=config.dtype)
+    policy = Policy.to_play(config.policy, dtype=config.dtype)
     async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages, threads=config.threads) as engine, pool_for(config.tasks, config.browsers, config.pages) as pool:
         slow = Delayed(pool, *config.delays, config.seed) if config.delays[0] else pool
-        agent = PolicyAgent.of(policy, engine, Sampling(config.temperature, 1., config.max_tokens, config.seed + config.skip))
+        agent = PolicyAgent.of(policy, engine, Sampling(config.temperature, config.top_p, config.max_tokens, config.seed + config.skip))
         await _stream(conn, config, engine, slow, agent)
 
 async def _stream(conn, config, engine, pool, agent):

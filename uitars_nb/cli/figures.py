@@ -22,13 +22,20 @@ def unmet(
     "Figures that miss their goal or were not measured."
     return [id for id, row in table.iterrows() if row.goal and row.met != 'yes']
 
-@app.command(epilog='Examples:\n\n  uitars-nb figures\n\n  uitars-nb figures reports/bench --markdown\n\n  uitars-nb figures --check && echo all goals are met')
+@app.command()
 def figures(
     reports: Annotated[Path, typer.Argument(help='Directory of reports.')] = Path('reports'),
     markdown: Annotated[bool, typer.Option('--markdown', help='Print a Markdown table.')] = False,
     check: Annotated[bool, typer.Option('--check', help='End with status 1 where a goal is missed or not measured.')] = False,
 ) -> int:
-    "Print all figures beside their goals."
+    """Print all figures beside their goals.
+
+    \b
+    Examples:
+      uitars-nb figures
+      uitars-nb figures reports/bench --markdown
+      uitars-nb figures --check && echo all goals are met
+    """
     from uitars_nb.core import figures as core
     if not reports.is_dir(): raise FileNotFoundError(f'no directory {reports}: run this in the repository, or name its reports')
     table = core.figure_table(core.load_figures(reports))

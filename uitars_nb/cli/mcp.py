@@ -23,15 +23,19 @@ def read_size(
     raise ValueError(f'{text!r} is no size: give width and height from 64 to 4096 pixels, such as 1024x768')
 
 # %% ../../nbs/90_cli/22_mcp.ipynb #78bdf9a9
-@app.command(epilog='''Examples:\n
-  uitars-nb mcp --screen none\n
-  uitars-nb mcp --screen desktop --size 800x600 --http 8765''')
+@app.command()
 def mcp(
     screen: Annotated[str, typer.Option(help='browser, desktop or none.')] = 'browser',
     size: Annotated[str, typer.Option(help='Width and height of the screen in pixels.')] = '1024x768',
     http: Annotated[int | None, typer.Option(metavar='PORT', min=1, max=65535, help='Serve at http://127.0.0.1:PORT/mcp, for this machine only; by default over stdin and stdout.')] = None,
 ):
-    "Give an MCP client a sandbox of its own."
+    """Give an MCP client a sandbox of its own.
+
+    \b
+    Examples:
+      uitars-nb mcp --screen none
+      uitars-nb mcp --screen desktop --size 800x600 --http 8765
+    """
     from uitars_nb.sandbox.mcp_server import SCREENS, run
     if screen not in SCREENS: raise typer.BadParameter(f'there is no screen {screen!r}; there are {", ".join(SCREENS)}')
     asyncio.run(run(http, screen=screen, size=read_size(size)))

@@ -23,7 +23,9 @@ def probe(
 ):
     """What a checkpoint reads on unseen pages: random strings, colours, check boxes.
 
-    Example: uitars-nb probe uitars_nb/checkpoints/ct -n 100
+    \b
+    Example:
+      uitars-nb probe uitars_nb/checkpoints/ct -n 100
     """
     from uitars_nb.core.runs import write_atomic
     from uitars_nb.evaluation.probing import answers, probe_suite, probe_table

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EXPERIMENTS', 'Browsers', 'Pages', 'play_recipe', 'score_line', 'experiment', 'run_notebook', 'timeless', 'baseline',
-           'evaluate_policy', 'comparison_line']
+           'suites', 'evaluate_policy', 'comparison_line']
 
 # %% ../../nbs/90_cli/10_run.ipynb #009f5f7c
 from dataclasses import asdict
@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ..agent.memory import REPLY
-from .main import app
+from .main import app, text_table
 
 # %% ../../nbs/90_cli/10_run.ipynb #adcc330e
 def play_recipe(
@@ -99,13 +99,32 @@ def baseline(
 ):
     """What the tasks demand: play oracles and a random policy over a suite, and write the report.
 
-    Example: uitars-nb baseline --suite miniwob/quick --episodes 5 --out runs/quick --report runs/quick/report
+    \b
+    Example:
+      uitars-nb baseline --suite miniwob/quick --episodes 5 --out runs/quick --report runs/quick/report
     """
     from uitars_nb.evaluation.evaluate import Recipe
     experiment('suite')
     for policy in ('oracle', 'random'): print(play_recipe(Recipe(suite, policy, episodes=episodes), out / policy, browsers, pages))
     parameters = dict(suite=suite, episodes=episodes, run=str(out), report=str(report), browsers=browsers, pages=pages)
     print('The report is in', run_notebook('suite', report, parameters))
+
+# %% ../../nbs/90_cli/10_run.ipynb #ebc576f5
+@app.command()
+def suites(
+    name: Annotated[str, typer.Argument(help='A suite or a task; all suites without it.')] = '',
+):
+    """List the suites, or the tasks of one.
+
+    \b
+    Examples:
+      uitars-nb suites
+      uitars-nb suites miniwob/quick
+    """
+    import uitars_nb.tasks.places   # all of them
+    from uitars_nb.tasks.base import SUITES, suite
+    if name: return print(text_table([['task', 'steps'], *([o.name, o.max_steps] for o in suite(name))]))
+    print(text_table([['suite', 'tasks', 'such as'], *([k, len(v), v[0]] for k, v in sorted(SUITES.items()))]))
 
 # %% ../../nbs/90_cli/10_run.ipynb #8c46d15c
 @app.command('eval')
@@ -120,20 +139,22 @@ def evaluate_policy(
     top_p: Annotated[float, typer.Option(help="Of a checkpoint's sampling.", min=0, max=1)] = 1.,
     seed: Annotated[int, typer.Option(help="Of a checkpoint's sampling.")] = 0,
     max_tokens: Annotated[int, typer.Option(help="Of a checkpoint's reply.", min=1)] = REPLY,
-    out: Annotated[Path | None, typer.Option(help='Directory of the run; runs/eval/POLICY-SUITE by default.')] = None,
+    out: Annotated[Path | None, typer.Option(help='Directory of the run; runs/eval/POLICY-SUITE by default, -SPLIT behind it where it is another than the test split.')] = None,
     against: Annotated[Path | None, typer.Option(help='Another run to compare with, on the same instances.')] = None,
-    dtype: Annotated[str, typer.Option(help="Of a checkpoint's weights: float32, bfloat16, or auto, as they are stored.")] = 'auto',
+    dtype: Annotated[str, typer.Option(help="Of a checkpoint's weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).")] = 'auto',
     dialect: Annotated[str, typer.Option(help="Of a server's model, where it does not tell: ui-tars-2, ui-tars-1.5 or ui-tars-1.")] = '',
     browsers: Browsers = 2,
     pages: Pages = 2,
 ):
     """Measure a policy: success per task with intervals, resumable, compared with another run if wanted.
 
-    Examples: uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick
-              uitars-nb eval --policy http://127.0.0.1:8000/v1 --dialect ui-tars-1.5 --max-tokens 512 --episodes 10
+    \b
+    Examples:
+      uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick
+      uitars-nb eval --policy http://127.0.0.1:8000/v1 --dialect ui-tars-1.5 --max-tokens 512 --episodes 10
     """
     from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results
-    out = out or Path('runs/eval') / f'{policy}-{suite}'.strip('./').replace('/', '-')
+    out = out or Path('runs/eval') / (f'{policy}-{suite}'.strip('./').replace('/', '-') + ('' if split == 'test' else f'-{split}'))
     recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect)
     if against: check_paired(against, asdict(recipe))   # before an hour of playing
     print(play_recipe(recipe, out, browsers, pages))

@@ -126,11 +126,7 @@ async def chain(actions: Iterable[Action], interactive: bool) -> AsyncIterator[A
         async for action in typed(): yield action
 
 # %% ../../nbs/90_cli/20_sandbox.ipynb #cd89858f
-@app.command(epilog='''Examples:\n
-  uitars-nb sandbox miniwob/click-test --seed 3 --act "click(point='<point>500 500</point>')" --save screen.png\n
-  uitars-nb sandbox miniwob/email-inbox --oracle\n
-  uitars-nb sandbox files/unsaved-both --oracle --save screen.png\n
-  uitars-nb sandbox miniwob/enter-text --interactive --save screen.png''')
+@app.command()
 def sandbox(
     task: Annotated[str, typer.Argument(help="A task, such as 'miniwob/click-test'.")],
     seed: Annotated[int, typer.Option(min=0, help='Which instance of the task.')] = 0,
@@ -139,6 +135,14 @@ def sandbox(
     oracle: Annotated[bool, typer.Option('--oracle', help="Let the task's scripted solution act.")] = False,
     save: Annotated[Path | None, typer.Option(help='Keep the newest screen in this PNG file.')] = None,
 ):
-    "Open a task, act in it by hand, and see what came of it."
+    """Open a task, act in it by hand, and see what came of it.
+
+    \b
+    Examples:
+      uitars-nb sandbox miniwob/click-test --seed 3 --act "click(point='<point>500 500</point>')" --save screen.png
+      uitars-nb sandbox miniwob/email-inbox --oracle
+      uitars-nb sandbox files/unsaved-both --oracle --save screen.png
+      uitars-nb sandbox miniwob/enter-text --interactive --save screen.png
+    """
     if oracle and (act or interactive): raise typer.BadParameter('--oracle acts by itself: leave out --act and --interactive')
     run(open_task(task, seed, act, interactive, oracle, save))

@@ -20,18 +20,20 @@ def serve(
     port: Annotated[int, typer.Option(help='Port; 0 takes a free one.', min=0, max=65535)] = 8000,
     token: Annotated[str, typer.Option(envvar='UITARS_TOKEN', help='That clients bring; by default a random one, which is printed.')] = '',
     name: Annotated[str, typer.Option(help="Of the model; by default the checkpoint's.")] = '',
-    dtype: Annotated[str, typer.Option(help='Of the weights: float32, bfloat16, or auto, as they are stored.')] = 'auto',
+    dtype: Annotated[str, typer.Option(help='Of the weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).')] = 'auto',
     batch: Annotated[int, typer.Option(help='Replies that are written at once.', min=1)] = 32,
 ):
     """Serve a checkpoint as an OpenAI-compatible chat endpoint with images and log-probabilities, until it is interrupted.
 
-    Example: uitars-nb serve uitars_nb/checkpoints/pix2act59
+    \b
+    Example:
+      uitars-nb serve uitars_nb/checkpoints/pix2act59
     """
-    import asyncio, torch
+    import asyncio
     from uitars_nb.model.engine import Engine
     from uitars_nb.model.policy import Policy
     from uitars_nb.model.serve import serving
-    known = Policy.from_pretrained(policy, dtype=dtype, device_map='auto' if torch.cuda.is_available() else None)
+    known = Policy.to_play(policy, dtype=dtype)
     async def until_interrupted():
         async with Engine(known, max_batch=batch) as engine, serving(engine, token, host, port, name) as (url, key):
             print(f'{url} serves {name or known.name}', 'its token is the one given' if token else f'its token: {key}', sep='; ', flush=True)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from .main import app
+from .main import app, with_settings
 
 # %% ../../nbs/90_cli/15_train.ipynb #e2908ab4
 @app.command()
@@ -27,11 +27,14 @@ def pages(
 ):
     """Render pages with the box of every character; what is there already is kept.
 
-    Example: uitars-nb pages runs/pages --sheets 20 --tasks 4 --episodes 2
+    \b
+    Example:
+      uitars-nb pages runs/pages --sheets 20 --tasks 4 --episodes 2
     """
     import asyncio
     from uitars_nb.flywheel.collect import collect_pages
     from uitars_nb.tasks.base import suite as instances
+    import uitars_nb.tasks.places   # all of them
     if not (sheets or tasks or episodes): raise ValueError('nothing to render: give --sheets, --tasks, --episodes or several of them')
     names = [o.name for o in instances(suite)] if tasks or episodes else []
     print(len(asyncio.run(collect_pages(out, sheets, tasks, episodes, names))), 'shards in', out)
@@ -62,7 +65,7 @@ def corpora(
     split: str = 'train',    # or 'validation'
     arithmetic: int = 0,     # lessons of it
 ) -> dict:
-    "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from."
+    "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from, and `ValueError` where a run has begun on others."
     from uitars_nb.flywheel.corpus import Corpus, keep_corpus, vocabulary
     known, out = vocabulary(policy.processor), {}
     parts = dict(pages=page_source(pages, policy, questions) if pages else {}, demos={f'demos{i or ""}': demo_source(o, policy, failures, split) for i, o in enumerate(demos)},
@@ -70,7 +73,7 @@ def corpora(
     for name, some in parts.items():
         if not some: continue
         folder = path / (f'corpus-{name}' if split == 'train' else f'corpus-{name}-{split}')
-        keep_corpus(folder, some, vocabulary=known, split=split)
+        keep_corpus(folder, some, final=split == 'train' and (path / 'config.json').exists(), vocabulary=known, split=split)
         out[name] = Corpus(folder, split, known)
     return out
 
@@ -116,7 +119,9 @@ def read(
 ):
     """Teach a small policy to name what stands in every cell of a screen.
 
-    Example: uitars-nb read runs/read --pages runs/pages
+    \b
+    Example:
+      uitars-nb read runs/read --pages runs/pages
     """
     from uitars_nb.train.reading import ReadingConfig, learn_to_read
     shards = sorted(pages.glob('*.npz'))
@@ -145,25 +150,28 @@ def train(
     probe_every: Annotated[int, typer.Option(help='Steps between probes of what it can read by then (40 of each kind); 0: none.', min=0)] = 0,
     play_every: Annotated[int, typer.Option(help='Steps between episodes of the validation split that it plays by then (4 of each task of --suite); 0: none.', min=0)] = 0,
     suite: Annotated[str, typer.Option(help='What it plays then: a suite or a single task.')] = 'miniwob/quick',
+    settings: Annotated[list[str] | None, typer.Option('--set', help='NAME=VALUE of anything else in train.sft.SFTConfig, such as accumulate=2, decay=0 or strategy=ddp.')] = None,
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
 ):
     """Train a policy on labelled pages and arithmetic (continual training), on demonstrations (supervised fine-tuning), or on all of them.
 
-    Examples: uitars-nb train runs/ct --start runs/read/policy --pages runs/pages --frozen stem.cells --frozen stem.reads
-              uitars-nb train runs/sft --start runs/ct/policy --demos runs/demos --steps 300
+    \b
+    Examples:
+      uitars-nb train runs/ct --start runs/read/policy --pages runs/pages --frozen stem.cells --frozen stem.reads
+      uitars-nb train runs/sft --start runs/ct/policy --demos runs/demos --steps 300
     """
     if not (pages or demos or arithmetic): raise ValueError('nothing to learn from: give --pages, --demos, --arithmetic or several of them')
     from uitars_nb.train.callbacks import Online
     from uitars_nb.train.sft import SFTConfig, fit
+    reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
+    config = with_settings(SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed), settings or ())
     policy = first_policy(start, seed)
+    plays = [Online(policy, player(suite), play_every)] if play_every else []
     sources = corpora(policy, out, pages, demos or (), questions, failures, arithmetic=arithmetic)
     weights = {k: share if k == 'demos' else (1 - share) / (len(sources) - 1) for k in sources} if demos and len(sources) > 1 else None
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
     if 'demos' in sources and (balance or measured): sources, weights = apart(sources, weights, balance, measured)
-    reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
-    config = SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed)
     unseen = corpora(policy, out, None, [validation], split='validation')['demos'] if validation else None
-    plays = [Online(policy, player(suite), play_every)] if play_every else []
     print('The policy is in', fit(policy, sources, out, config, weights, unseen, prober() if probe_every else None, plays))
 
 def prober(n: int = 40):

@@ -277,6 +277,16 @@ class Store(Catalogue):
         super().__init__(path)
         self.path.mkdir(parents=True, exist_ok=True)
 
+    @classmethod
+    def anew(cls,
+        path: str | Path,  # of a store, or of nothing yet
+    ) -> 'Store':
+        "An empty store, in place of one that is there. Raises `FileExistsError` for a directory that holds anything else."
+        old = sorted(Path(path).iterdir()) if Path(path).exists() else []
+        if other := [o.name for o in old if o.suffix != '.parquet']: raise FileExistsError(f'{path} is no store: it holds {other[0]}; move that away, or name another directory')
+        for shard in old: shard.unlink()
+        return cls(path)
+
     def writer(self, **kwargs) -> Writer:
         "A buffered writer into this store."
         return Writer(self.path, **kwargs)

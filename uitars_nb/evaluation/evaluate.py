@@ -21,6 +21,7 @@ from ..agent.rollout import Pool, Rollout, play
 from ..core.runs import Run, read_json, write_atomic
 from ..core.store import Store
 from ..core.types import StopReason, TaskSpec
+from ..model.dialects import get_dialect
 from .policies import acting, check_policy, script, fingerprint_of
 from .statistics import Comparison, compare, macro_mean, pass_at_k, success_rate
 from ..tasks.base import suite
@@ -30,7 +31,7 @@ DTYPES = ('auto', 'float32', 'bfloat16', 'float16')
 
 @dataclass(frozen=True)
 class Recipe:
-    "What an evaluation plays. Raises `ValueError` for an unknown dtype, and for several samples without a temperature."
+    "What an evaluation plays. Raises `ValueError` for an unknown dtype or dialect, and for several samples without a temperature."
     suite: str = 'miniwob/quick'  # a suite or a single task
     policy: str = 'oracle'        # a script's name, a checkpoint's directory, or a server's URL
     split: str = 'test'           # 'train' | 'validation' | 'test'
@@ -42,11 +43,12 @@ class Recipe:
     top_p: float = 1.
     max_tokens: int = REPLY       # of a checkpoint's reply
     seed: int = 0                 # of a checkpoint's sampling
-    dtype: str = 'auto'           # of a checkpoint's weights, such as 'bfloat16'; 'auto': as they are stored
+    dtype: str = 'auto'           # of a checkpoint's weights, such as 'bfloat16'; 'auto': as they are stored, or fp32 where this processor would imitate bf16
     dialect: str = ''             # of a server's model, where it does not tell
 
     def __post_init__(self):
         if self.samples > 1 and not self.temperature and not script(self.policy): raise ValueError(f'{self.samples} samples of the likeliest tokens are all alike: give a temperature too, such as 1')
+        if self.dialect: get_dialect(self.dialect)
         if self.dtype not in DTYPES: raise ValueError(f'no dtype {self.dtype!r}; there are {", ".join(DTYPES)}')
 
 def plan(

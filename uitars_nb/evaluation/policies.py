@@ -52,7 +52,7 @@ def check_policy(
 ) -> str:
     "The name. Raises `KeyError` where there is nothing of the kind."
     if script(name) or is_server(name) or any((Path(name) / o).exists() for o in ('config.json', 'adapter_config.json')): return name
-    raise KeyError(f'no policy {name!r}: give one of {", ".join(SCRIPTED)}, the directory of a checkpoint or of an adapter, or the URL of a server, http://HOST:PORT/v1; one of a hub is fetched by `hf download`')
+    raise KeyError(f'no policy {name!r}: give one of {", ".join(SCRIPTED)} (at a rate of its own: {", ".join(f"{o}:.6" for o in FLAWED)}), the directory of a checkpoint or of an adapter, or the URL of a server, http://HOST:PORT/v1; one of a hub is fetched by `hf download`')
 
 def is_server(
     name: str,
@@ -78,12 +78,11 @@ async def acting(
     top_p: float = 1.,
     max_tokens: int = REPLY,  # of a reply
     seed: int = 0,            # of sampling
-    dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as they are stored
+    dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as `Policy.to_play` takes it
     dialect: str = '',        # of a server's model, where it does not tell
 ) -> AsyncIterator[MakeAgent]:
     "Builds the policy's agents inside the block. Raises `KeyError` where there is no such policy. A server's token is that of the variable `UITARS_TOKEN`."
     if make := script(check_policy(name)): yield make; return
-    import torch
     from uitars_nb.agent.policy_agent import PolicyAgent
     from uitars_nb.model.engine import Engine
     from uitars_nb.model.policy import Policy
@@ -94,5 +93,5 @@ async def acting(
         url, _, model = name.partition('#')
         async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine: yield PolicyAgent.served(engine, await engine.about(), sampling, dialect)
         return
-    policy = Policy.from_pretrained(name, dtype=dtype, device_map='auto' if torch.cuda.is_available() else None)
+    policy = Policy.to_play(name, dtype=dtype)
     async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling)

@@ -104,13 +104,21 @@ def write_corpus(
 def keep_corpus(
     path: str | Path,                           # a directory
     parts: Mapping[str, tuple[Callable[[], Iterable[Record]], Mapping]],   # name -> what makes the records; what they are made of, JSON-able
+    final: bool = False,                        # a run learns from it: no part of it may change any more
     **kwargs,                                   # of `write_corpus`
 ) -> list[Path]:
-    "The shards of these parts, and of no others: those that are there where all of a part were once written of the same, else written now."
+    "The shards of these parts, and of no others: those that are there where all of a part were once written of the same, else written now. Raises `ValueError`, with nothing touched, where a final corpus would change."
     path = Path(path)
+    if final: _same_parts(path, parts)
     shards = [shard for name, (make, about) in parts.items() for shard in _kept(path, name, make, about, kwargs)]
     for old in {*path.glob('*.safetensors'), *path.glob('*.json')} - {*shards, *(path/f'{name}.json' for name in parts)}: old.unlink()
     return shards
+
+def _same_parts(path, parts):
+    known = {o.stem: read_json(o)['about'] for o in path.glob('*.json')}
+    asked = {name: json.loads(json.dumps(dict(about))) for name, (_, about) in parts.items()}
+    if changed := [k for k in sorted({*known, *asked}) if known and known.get(k) != asked.get(k)]:
+        raise ValueError(f'the run in {path.parent} learns from something else (another {changed[0]}): give another directory, or delete it')
 
 def _kept(path, name, make, about, kwargs):
     about, known = json.loads(json.dumps(dict(about))), read_json(path/f'{name}.json', {})

@@ -45,8 +45,8 @@ def attention(
     module: torch.nn.Module,
     query: torch.Tensor,            # (B, H, T, D)
     key: torch.Tensor,              # (B, K, L, D): as many heads, or a divisor of it
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    value: torch.Tensor,            # likewise
+    attention_mask: torch.Tensor | None,   # (B or 1, 1, T, L): bool, or added to the scores; None: causal
     dropout: float = 0.,
     scaling: float | None = None,
     **kwargs,

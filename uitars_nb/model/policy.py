@@ -7,6 +7,7 @@ __all__ = ['FACTS', 'BY_TYPE', 'dialect_of', 'fit_images', 'before', 'model_inpu
            'end_ids', 'Policy']
 
 # %% ../../nbs/30_model/25_policy.ipynb #f961d7ca
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ..core.runs import read_json, write_json
 from . import rendering
 from .checkpoints import adapt, fingerprint, load_model, load_processor, locate, save_processor, writing
 from .dialects import Dialect, get_dialect
+from .precision import usable
 from .rendering import Example, Prompt
 
 # %% ../../nbs/30_model/25_policy.ipynb #e73bd8f2
@@ -131,6 +133,18 @@ class Policy:
             if o is not None: adapt(model, o)
         facts = read_json(Path(name)/FACTS, {})
         return cls(model, load_processor(base), dialect_of(model.config.model_type, facts, dialect), facts.get('name') or Path(name).name, fingerprint(name))
+
+    @classmethod
+    def to_play(cls,
+        name: str | Path,
+        dtype: str = 'auto',   # of the weights; 'auto': as they are stored, or fp32 where that would be a bf16 that this processor imitates
+    ) -> 'Policy':
+        "The policy of a checkpoint on the machine's GPUs, where it has any. Raises as `from_pretrained` does."
+        if torch.cuda.is_available(): return cls.from_pretrained(name, dtype=dtype, device_map='auto')
+        policy = cls.from_pretrained(name, dtype=dtype)
+        if dtype == 'auto': policy.model.to(usable(policy.model.dtype))
+        elif usable(policy.model.dtype) != policy.model.dtype: warnings.warn(f'this processor only imitates {dtype}, ten times slower: float32 plays faster')
+        return policy
 
     def save(self,
         folder: str | Path,             # replaced if it is a checkpoint

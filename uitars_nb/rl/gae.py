@@ -34,18 +34,18 @@ def _blocks(x_N):
 
 # %% ../../nbs/50_rl/00_gae.ipynb #5d33fb9b
 def length_adaptive_lambda(
-    length_B: Tensor,     # own tokens of each trajectory
-    alpha: float = .05,
+    length_B: Tensor,     # float, own tokens of each trajectory
+    alpha: float = .05,   # per token
 ) -> Tensor:
-    "1 - 1 / (alpha l), at least 0 (VAPO). Raises `ValueError` for an alpha that is not positive."
+    "(B,): 1 - 1 / (alpha l), at least 0 (VAPO, arXiv 2504.05118). Raises `ValueError` for an alpha that is not positive."
     if alpha <= 0: raise ValueError(f'alpha has to be positive, not {alpha}')
     return (1 - 1 / (alpha * length_B.clamp(min=1))).clamp(min=0)
 
 # %% ../../nbs/50_rl/00_gae.ipynb #d8afa69c
 class Advantages(NamedTuple):
     "Targets of policy and critic; 0 where a token is not the policy's own."
-    adv_BT: Tensor
-    ret_BT: Tensor
+    adv_BT: Tensor   # what a token was better than expected
+    ret_BT: Tensor   # what the critic should have said
 
 def _check(reward_BT, value_BT, own_BT, last_value_B):
     shapes = [tuple(o.shape) for o in (reward_BT, value_BT, own_BT)]
@@ -61,7 +61,7 @@ def deltas(
     value_BT: Tensor,                    # the critic's, before each token
     own_BT: Tensor,                      # bool, the policy's own tokens
     last_value_B: Tensor | None = None,  # value of the state that a cut-off trajectory ended in; 0 where it terminated
-    gamma: float = 1.,
+    gamma: float = 1.,                   # discount a token
 ) -> Tensor:
     "delta (N,) of the own tokens, row by row. Raises `ValueError` for shapes that do not agree, rewards out of place, and what is not finite."
     _check(reward_BT, value_BT, own_BT, last_value_B)

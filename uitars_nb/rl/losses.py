@@ -62,7 +62,7 @@ MAX_LOG_RATIO = 20.  # a probability that grew or fell by more than e^20 counts 
 def policy_loss(
     logp_BT: Tensor,                # log-probabilities under the policy that learns
     old_BT: Tensor,                 # under the policy at the start of the update
-    adv_BT: Tensor,
+    adv_BT: Tensor,                 # in deviations where it is whitened, else in rewards
     own_BT: Tensor,                 # bool
     eps_low: float = .2,
     eps_high: float = .28,
@@ -70,12 +70,15 @@ def policy_loss(
     mean: Mean = 'token',
     total: float | None = None,     # as in `masked_mean`
     length_B: Tensor | None = None,   # likewise
+    dual_clip: float | None = None,   # the ratio beyond which a bad token's loss grows no further; None: there is none
 ) -> PolicyLoss:
     "PPO's clipped surrogate with separate bounds, negated. Raises `ValueError` for bounds that are no bounds."
+    if dual_clip is not None and dual_clip <= 1 + eps_high: raise ValueError(f'dual_clip lies above 1 + eps_high = {1 + eps_high}, not at {dual_clip}: below it, it would clip what the first clip leaves alone')
     if not (0 <= eps_low <= 1 and eps_high >= 0): raise ValueError(f'the ratio is kept within [1 - eps_low, 1 + eps_high], so not eps_low={eps_low}, eps_high={eps_high}')
     diff_BT, adv_BT = torch.where(own_BT, logp_BT - old_BT, 0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO), torch.where(own_BT, adv_BT, 0).detach()
     ratio_BT = diff_BT.exp()
     gain_BT = torch.minimum(ratio_BT * adv_BT, ratio_BT.clamp(1 - eps_low, 1 + eps_high) * adv_BT)
+    if dual_clip is not None: gain_BT = torch.where(adv_BT < 0, torch.maximum(gain_BT, dual_clip * adv_BT), gain_BT)
     if weight_BT is not None: gain_BT = gain_BT * weight_BT
     share = lambda x: masked_mean(x.detach().to(diff_BT.dtype), own_BT)
     high, low = (ratio_BT > 1 + eps_high) & (adv_BT > 0), (ratio_BT < 1 - eps_low) & (adv_BT < 0)
@@ -89,10 +92,10 @@ def value_loss(
     old_BT: Tensor | None = None,  # values at the start of the update; without them nothing is clipped
     eps: float = .2,
     mean: Mean = 'token',
-    total: float | None = None,
-    length_B: Tensor | None = None,
+    total: float | None = None,     # as in `masked_mean`
+    length_B: Tensor | None = None,   # likewise
 ) -> Tensor:
-    "Half the squared error, clipped around the old values where these are given."
+    "Half the squared error (a scalar), clipped around the old values where these are given."
     value_BT, ret_BT = torch.where(own_BT, value_BT, 0), torch.where(own_BT, ret_BT, 0).detach()
     error_BT = (value_BT - ret_BT) ** 2
     if old_BT is not None:
@@ -102,8 +105,8 @@ def value_loss(
 
 # %% ../../nbs/50_rl/10_losses.ipynb #1ffa0cae
 def explained_variance(
-    value_BT: Tensor,
-    ret_BT: Tensor,
+    value_BT: Tensor,   # fp32 (B, T)
+    ret_BT: Tensor,     # likewise: targets
     own_BT: Tensor,  # bool
 ) -> float:
     "1 - Var(R - V) / Var(R) over own tokens; NaN where all returns are equal."
@@ -113,7 +116,7 @@ def explained_variance(
 
 # %% ../../nbs/50_rl/10_losses.ipynb #ff3e7bee
 def entropy(
-    logits_BTV: Tensor,
+    logits_BTV: Tensor,  # (B, T, vocabulary)
 ) -> Tensor:
     "Entropy of each distribution, nats (B, T); tokens that are ruled out by -inf count nothing."
     logp_BTV = logits_BTV.log_softmax(-1)
@@ -124,17 +127,17 @@ def positive_nll(
     logp_BT: Tensor,
     own_BT: Tensor,     # bool
     success_B: Tensor,  # bool
-    total: float | None = None,
+    total: float | None = None,   # as in `masked_mean`
 ) -> Tensor:
     "Mean negative log-probability of the own tokens of successful trajectories; 0 without any."
     return -masked_mean(logp_BT, own_BT & success_B[:, None], total=total)
 
 # %% ../../nbs/50_rl/10_losses.ipynb #4e3e90de
 def grpo_advantages(
-    reward_B: Tensor,
+    reward_B: Tensor,    # float, of whole trajectories
     group_B: Tensor,     # int, which trajectories are of one task instance
     scale: bool = True,  # divide by the group's standard deviation
-    eps: float = 1e-6,
+    eps: float = 1e-6,   # a deviation of no more counts as none
 ) -> Tensor:
     "How much better than its group each trajectory was (B,); 0 in groups of one or of equal rewards."
     _, at_B, n_G = group_B.unique(return_inverse=True, return_counts=True)
@@ -148,13 +151,13 @@ def grpo_advantages(
 def whiten(
     x_BT: Tensor,
     own_BT: Tensor,     # bool
-    eps: float = 1e-8,
+    least: float = 1e-8,   # deviation; what varies less is not blown up to 1
 ) -> Tensor:
     "Mean 0 and standard deviation 1 over own tokens; 0 elsewhere, and everywhere where all are equal."
     x_BT = torch.where(own_BT, x_BT, 0)
     mean, n = masked_mean(x_BT, own_BT), max(1, int(own_BT.sum()))
     std = (torch.where(own_BT, (x_BT - mean) ** 2, 0).sum() / n).sqrt()
-    return torch.where(own_BT, (x_BT - mean) / (std + eps), 0)
+    return torch.where(own_BT, (x_BT - mean) / std.clamp(min=least), 0)
 
 def reinforce_pp_advantages(
     reward_BT: Tensor,  # after each token, a penalty for divergence included where one is wanted

@@ -58,7 +58,7 @@ async def _not_ready(adb, timeout):
 async def install(
     adb: Adb,
     apk: str | Path,          # an APK on this machine
-    timeout: float = 300.,
+    timeout: float = 300.,   # seconds
 ) -> None:
     "Install a program. Raises `AdbFailure`: `Trouble.FULL` where there is no room, `Trouble.REFUSED` with the package manager's words."
     if not Path(apk).is_file(): raise FileNotFoundError(f'there is no APK at {apk}')
@@ -75,7 +75,7 @@ async def push(
     adb: Adb,
     local: str | Path,
     remote: str,         # absolute path on the device, such as '/sdcard/Download/a.pdf'
-    timeout: float = 300.,
+    timeout: float = 300.,   # seconds
 ) -> None:
     "Copy a file to the device. Raises `AdbFailure`."
     await adb.run('push', str(local), remote, timeout=timeout)
@@ -84,7 +84,7 @@ async def pull(
     adb: Adb,
     remote: str,
     local: str | Path,
-    timeout: float = 300.,
+    timeout: float = 300.,   # seconds
 ) -> None:
     "Copy a file from the device. Raises `AdbFailure`."
     await adb.run('pull', remote, str(local), timeout=timeout)
@@ -94,7 +94,7 @@ async def snapshot(
     adb: Adb,
     what: str,               # 'save', 'load' or 'delete'
     name: str,
-    timeout: float = 120.,
+    timeout: float = 120.,   # seconds
 ) -> None:
     "Save, load or delete a snapshot of an emulator. Raises `ValueError` for a device that is none, `AdbFailure` with the console's words."
     if not re.fullmatch(r'emulator-\d+', adb.serial):

@@ -167,8 +167,11 @@ class InJail:
         await self._sweep()
         self.mine = {p.pid for p, _ in self.watched}
         await self.session.ask('POST', '/sweep')
-        code, said = await self.jail.run(['sh', '-c', CLEAR], cwd='/')
-        if code: raise EnvironmentFailure(StopReason.ENV_RESET, f'the home cannot be made new: {said.decode(errors="replace")[-200:]}')
+        for pause in (.1, .5, 2., 0.):   # what has been killed takes the place of a process until it is gone
+            code, said = await self.jail.run(['sh', '-c', CLEAR], cwd='/')
+            if not code: break
+            await asyncio.sleep(pause)
+        else: raise EnvironmentFailure(StopReason.ENV_RESET, f'the home cannot be made new: {said.decode(errors="replace")[-200:]}')
         await self._furnish()
 
     async def unpack(self, archive: Path, folder: str) -> None:

@@ -109,8 +109,8 @@ def _kill(process):
     try: process.kill()
     except psutil.NoSuchProcess: pass
 
-SWEEP = '''keep=" 1 $$ $1 "; for round in 1 2; do for p in /proc/[0-9]*; do p=${p#/proc/}
-case "$keep" in *" $p "*) ;; *) kill -9 $p 2>/dev/null ;; esac; done; done'''  # in a jail: $1 holds the process ids to keep
+SWEEP = '''keep=" 1 $$ $1 "; found=' '; more=1; while [ $more = 1 ]; do more=0; for p in /proc/[0-9]*; do p=${p#/proc/}
+case "$keep$found" in *" $p "*) ;; *) kill -STOP $p 2>/dev/null && found="$found$p " && more=1 ;; esac; done; done; kill -9 $found 2>/dev/null'''  # in a jail: $1 holds the process ids to keep
 
 # %% ../../nbs/10_sandbox/56_programs.ipynb #f58310c8
 def unknown(

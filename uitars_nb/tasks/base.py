@@ -25,9 +25,11 @@ class Verdict:
     success: bool = False
     done: bool = False                        # the task has ended the episode
     info: dict = field(default_factory=dict)  # details, JSON-like
+    signal: float | None = None               # how much of it is done, 0 to 1, where the task can tell
 
     def __post_init__(self):
         if not -1 <= self.reward <= 1: raise ValueError(f'a raw reward lies in [-1, 1], not {self.reward}')
+        if self.signal is not None and not 0 <= self.signal <= 1: raise ValueError(f'a signal lies in [0, 1], not {self.signal}')
 
 # %% ../../nbs/20_tasks/00_base.ipynb #67d0f4db
 @runtime_checkable

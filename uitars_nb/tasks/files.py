@@ -66,10 +66,12 @@ class FileTask:
 
     async def verify(self, session, spec: TaskSpec) -> Verdict:
         "1 where the folder holds what it should, and nothing else. Raises `EnvironmentFailure`."
-        try: wrong = faults(await read_tree(session.jail, WORK), self.problem(spec).after)
-        except (ValueError, OSError) as e: wrong = [str(e)]   # what the agent has left cannot be read: it is not what was asked
+        c = self.problem(spec)
+        try: wrong = faults(await read_tree(session.jail, WORK), c.after)
+        except (ValueError, OSError) as e: return Verdict(info=dict(faults=[str(e)]), signal=0.)   # what the agent has left cannot be read: it is not what was asked
         except JailGone as e: raise EnvironmentFailure(StopReason.ENV_CRASH, str(e)) from e
-        return Verdict(float(not wrong), not wrong, info=dict(faults=wrong[:5]))
+        left = len(wrong) / max(1, len(faults(c.before, c.after)))   # of what there was to do; more, where more was broken
+        return Verdict(float(not wrong), not wrong, info=dict(faults=wrong[:5]), signal=max(0., 1 - left))
 
     async def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "Carries out the operations."

@@ -13,15 +13,17 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from ..model.precision import usable
+
 # %% ../../nbs/70_train/05_optim.ipynb #daa3234d
 def orthogonal(
     matrices: torch.Tensor,  # (N, rows, columns)
     steps: int = 5,
 ) -> torch.Tensor:
-    "bf16 (N, rows, columns): each matrix with all singular values near 1 (0.7 to 1.2)."
+    "(N, rows, columns), bf16 where that is computed, else fp32: each matrix with all singular values near 1 (0.7 to 1.2)."
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrices.shape[1] > matrices.shape[2]
-    x = (matrices.mT if tall else matrices).bfloat16()
+    x = (matrices.mT if tall else matrices).to(usable(torch.bfloat16, matrices.device.type))
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(steps):
         gram = x @ x.mT
@@ -29,7 +31,7 @@ def orthogonal(
     return x.mT if tall else x
 
 # %% ../../nbs/70_train/05_optim.ipynb #46ae5edc
-OUTER = ('embed', 'lm_head', 'score', 'reads', 'target', 'stem.cells.0', 'patch_embed')  # parts of names: what takes in or gives out
+OUTER = ('embed', 'head.', 'score', 'reads', 'target', 'stem.cells.0', 'patch_embed')  # parts of names: what takes in or gives out
 
 def is_matrix(
     name: str,        # of the parameter

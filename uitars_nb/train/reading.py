@@ -22,6 +22,7 @@ from ..core.runs import Run
 from ..flywheel.labels import COLOURS, KINDS, MARKS, LabelledPage, cells_in, char_cells, element_cells, load_pages
 from ..flywheel.streams import Numbers, loader
 from ..model.policy import Policy
+from ..model.precision import precision_of
 from ..model.stem import CELL, NAMES, TOKEN, Stem, ink, shares
 from .losses import fit_cells
 from .optim import MuonAdamW, groups, share_of_peak
@@ -62,7 +63,7 @@ class ReadingConfig:
     beside: float = .3        # weight of kinds, colours and marks
     tokens: float = 1.        # weight of what the image tokens tell of their cells
     every: int = 8            # one screen in so many is asked of its tokens, which cost as much as the stem
-    precision: str = 'bf16-mixed'
+    precision: str = 'auto'   # 'auto': bf16 autocast where it is computed; else what Lightning calls it
     keep_every: int = 200     # steps between checkpoints
     seed: int = 0
 
@@ -95,21 +96,23 @@ class Reading(L.LightningModule):
         told = self.told(content).view(n, rows, cols, *self.span, -1).permute(0, 5, 1, 3, 2, 4)
         return told.reshape(n, -1, rows * self.span[0], cols * self.span[1]).split(NAMES, 1)
 
-    def training_step(self, batch: dict, batch_idx: int) -> torch.Tensor:
-        "Nats a cell."
+    def training_step(self, batch: dict, batch_idx: int) -> dict[str, torch.Tensor]:
+        "Nats a cell, in sum as `loss`, and one by one."
         by_cells, by_tokens = self(batch['pixels'])
         *goals, room = [fit_cells(o, by_cells[0].shape[2:]) for o in batch['cells'].unbind(1)]
         weight = torch.where(goals[0] == 0, self.config.blank, (EVEN / room.clamp(min=1)).clamp(max=3)) * (goals[0] >= 0)
-        loss, few = self._missed(by_cells, goals, weight, 'train/'), len(by_tokens[0])
-        return loss + self.config.tokens * self._missed(by_tokens, [o[:few] for o in goals], weight[:few], 'train/tokens_')
+        few = len(by_tokens[0])
+        cells, tokens = self._missed(by_cells, goals, weight), self._missed(by_tokens, [o[:few] for o in goals], weight[:few])
+        parts = {f'train/{k}': v.detach() for k, v in (cells | {f'tokens_{k}': v for k, v in tokens.items()}).items()}
+        return dict(loss=self._total(cells) + self.config.tokens * self._total(tokens), **parts)
 
-    def _missed(self, logits, goals, weight, prefix):
-        "The loss of one set of answers."
+    def _missed(self, logits, goals, weight):
+        "The losses of one set of answers."
         nll = [F.cross_entropy(o.float(), g, reduction='none', ignore_index=-100) for o, g in zip(logits, goals)]
         weights = [weight, *(torch.where(g == 0, self.config.blank, 1.) * (g >= 0) for g in goals[1:])]
-        parts = [(o * w).sum() / w.sum() for o, w in zip(nll, weights)]
-        self.log_dict({f'{prefix}{k}': v.detach() for k, v in zip(('characters', 'kinds', 'colours', 'marks'), parts)}, batch_size=1)
-        return parts[0] + self.config.beside * sum(parts[1:])
+        return {k: (o * w).sum() / w.sum() for k, o, w in zip(('characters', 'kinds', 'colours', 'marks'), nll, weights)}
+
+    def _total(self, parts): return parts['characters'] + self.config.beside * sum(v for k, v in parts.items() if k != 'characters')
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
         "Clip the gradient's norm at 1."
@@ -131,7 +134,7 @@ def learn_to_read(
     data = Screens([page for o in shards for page in load_pages(o)], c.batch, c.seed)
     reading, last = Reading(policy.model.stem, config), path/'last.ckpt'
     done = torch.load(last, map_location='cpu', weights_only=False)['global_step'] if last.exists() else 0
-    trainer = make_trainer(SFTConfig(steps=c.steps, keep_every=c.keep_every), path, c.precision, callbacks, progress=progress)
+    trainer = make_trainer(SFTConfig(steps=c.steps, keep_every=c.keep_every), path, precision_of(c.precision), callbacks, progress=progress)
     with warnings.catch_warnings(action='ignore'): trainer.fit(reading, loader(data, Numbers(done)), ckpt_path=last if done else None)
     policy.model.eval()
     policy.save(path/'policy')

@@ -27,6 +27,7 @@ from ..flywheel.rewards import RewardSource, Verifier
 from ..model.allocation import keep_memory
 from ..model.checkpoints import fingerprint
 from ..model.policy import Policy
+from ..model.precision import precision_of
 from ..model.rendering import Example
 from ..model.value import Critic
 from .collector import Collector, Exhausted
@@ -119,7 +120,7 @@ def fitting_hardware(
     "bf16 autocast on a GPU that has it, and on a CPU where it is faster for this policy; else full precision."
     known = [o for run in runs if (o := read_json(Path(run)/'config.json', {}).get('parameters', {}).get('hardware', {}).get('precision'))]
     if known: return Hardware(known[0])
-    if torch.cuda.is_available(): return Hardware('bf16-mixed' if torch.cuda.is_bf16_supported() else '32-true')
+    if torch.cuda.is_available(): return Hardware(precision_of(kind='cuda'))
     loaded = Policy.from_pretrained(policy, dtype='float32')
     prompt = loaded.render([dict(role='user', content=[dict(type='text', text='Click.'), dict(type='image', image=np.full((210, 160, 3), 255, np.uint8))])])
     return Hardware(faster_precision(loaded, loaded.collate([Example(prompt, loaded.encode('click'))] * 8) | dict(mean_own=8.)))

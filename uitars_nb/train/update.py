@@ -10,11 +10,13 @@ __all__ = ['look_once', 'row_batch', 'part_logits', 'in_parts', 'old_logps', 'ol
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+from ..core.runs import check_numbers
 from ..model.images import Sight, Sights, join
 from ..model.policy import Policy, token_logps
 from ..model.value import Critic, watching
@@ -136,7 +138,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class Objective:
-    "The terms of the actor's loss."
+    "The terms of the actor's loss. Raises `ValueError` for numbers that cannot be meant."
     eps_low: float = .2
     eps_high: float = .28          # above eps_low: clip-higher
     stale_cap: float = 2.          # largest importance weight of a stale token
@@ -144,7 +146,14 @@ class Objective:
     entropy: float = 0.            # weight of the entropy bonus
     kl: float = 0.                 # weight of the divergence from the reference policy
     positive_nll: float = 0.       # weight of the likelihood of successful trajectories' tokens
+    dual_clip: float | None = 3.   # ratio beyond which a bad token's loss grows no further
     temperature: float = 1.        # that the replies were sampled at
+    top_p: float = 1.              # likewise; log-probabilities are of the whole vocabulary all the same
+
+    def __post_init__(self):
+        if self.mean not in get_args(Mean): raise ValueError(f'no mean {self.mean!r}; there are {", ".join(get_args(Mean))}')
+        check_numbers(self, positive='eps_high temperature top_p dual_clip', weights='entropy kl positive_nll', shares='eps_low top_p')
+        if self.stale_cap < 1: raise ValueError(f'stale_cap is {self.stale_cap}, and has to be at least 1: a token of this version weighs 1')
 
 # %% ../../nbs/70_train/22_update.ipynb #31055715
 @dataclass(frozen=True, eq=False)
@@ -167,7 +176,7 @@ def actor_loss(
     own, old = torch.ones_like(logp, dtype=torch.bool), get('old_N')
     behaviour = exp.behaviour_N[part.at].to(logp.device)[None]
     surrogate = policy_loss(*by_trajectory(exp, part, objective.mean, logp, old, get('adv_N'), own), objective.eps_low, objective.eps_high,
-                            **weighted(exp, part, objective, old, behaviour, own), total=total)
+                            **weighted(exp, part, objective, old, behaviour, own), total=total, dual_clip=objective.dual_clip)
     spread = entropy(logits_nV)
     share = shares(exp, part, objective.mean).to(logp.device)
     loss = surrogate.loss - objective.entropy * (share * spread).sum() / total + _beside(exp, part, objective, targets, logp, own, share, total)

@@ -13,6 +13,7 @@ import lightning as L
 import numpy as np
 import torch
 
+from ..core.runs import check_numbers
 from ..model.policy import Policy
 from ..model.value import Critic
 from ..rl.shaping import Shaping
@@ -43,7 +44,7 @@ SHARED_LR = .001   # a rate of AdamW for the head of a shared critic: at .01 it 
 
 @dataclass(frozen=True)
 class ValueConfig:
-    "A run of value pretraining."
+    "A run of value pretraining. Raises `ValueError` for numbers that cannot be meant."
     batches: int = 200          # at most
     epochs: int = 2             # passes over a batch's rows
     minibatches: int = 4        # optimiser steps of a pass
@@ -61,6 +62,8 @@ class ValueConfig:
     shaping: Shaping = field(default_factory=Shaping)   # what PPO will use
     frozen: tuple[str, ...] = ()    # parameters of the network that stay as they are: beginnings of their names
     seed: int = 0
+
+    def __post_init__(self): check_numbers(self, positive='epochs minibatches part_tokens lr window', weights='batches decay clip least tolerance', shares='gamma gae_lambda_value')
 
 class ValuePretraining(L.LightningModule):
     "Trains a critic on the returns of a fixed policy, and stops the trainer when it is flat."
