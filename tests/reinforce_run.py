@@ -14,6 +14,7 @@ from uitars_nb.core.grammar import describe
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.train import experience, update
 from uitars_nb.train.ppo import PPOConfig
 from uitars_nb.train.reinforce import Hardware, reinforce
 import uitars_nb.tasks.miniwob
@@ -41,10 +42,15 @@ class Die(L.Callback):
             with contextlib.suppress(ProcessLookupError): os.kill(pid, signal.SIGKILL)
 
 
-def train(home, die=0, who='trainer', updates=5, devices=1, staleness=1, samples=1, **kwargs):
+def row_by_row(parts=experience.parts):
+    "Let this device make a pass for each row."
+    experience.parts = update.parts = lambda exp, rows, tokens: parts(exp, rows, 1)
+
+
+def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', staleness=1, samples=1, minibatches=2, shared=False, **kwargs):
     "A run in `home`; the policy's directory."
-    hardware = Hardware(keep_every=2, accelerator='cpu', devices=devices, strategy='ddp' if devices > 1 else 'auto')
-    actor, config = replace(ACTOR, staleness=staleness, samples=samples), PPOConfig(updates=updates, epochs=1, minibatches=2, lr=1e-3, **kwargs)
+    hardware = Hardware(keep_every=2, accelerator='cpu', devices=devices, strategy=strategy if devices > 1 else 'auto')
+    actor, config = replace(ACTOR, staleness=staleness, samples=samples), PPOConfig(updates=updates, epochs=1, minibatches=minibatches, lr=1e-3, shared=shared, **kwargs)
     return reinforce(start(home), home/'run', actor, config, hardware=hardware, callbacks=[Die(die, who)] if die else [], progress=False)
 
 
@@ -53,6 +59,10 @@ if __name__ == '__main__':
     p.add_argument('home', type=Path)
     p.add_argument('--who', default='trainer')
     p.add_argument('--algorithm', default='ppo')
-    for o, default in dict(die=0, updates=5, devices=1, staleness=1, samples=1).items(): p.add_argument(f'--{o}', type=int, default=default)
+    p.add_argument('--strategy', default='ddp')
+    p.add_argument('--shared', action='store_true')
+    p.add_argument('--uneven', action='store_true', help='the second device makes more passes than the first')
+    for o, default in dict(die=0, updates=5, devices=1, staleness=1, samples=1, minibatches=2).items(): p.add_argument(f'--{o}', type=int, default=default)
     args = vars(p.parse_args())
+    if args.pop('uneven') and os.environ.get('LOCAL_RANK') == '1': row_by_row()
     train(args.pop('home'), **args)

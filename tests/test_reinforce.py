@@ -68,22 +68,54 @@ def test_synchronous_training_is_never_stale(tmp_path):
     assert read_metrics(tmp_path/'run').staleness_max.tolist() == [0, 0, 0]
 
 
+def published(home, rank, version):
+    return load_file(home/'run'/f'rank-{rank}'/f'weights-{version % 2}.safetensors')
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize('strategy', ['ddp', 'fsdp'])
 @pytest.mark.parametrize('algorithm', ['ppo', 'grpo'])
-def test_two_processes_share_an_update(algorithm, tmp_path):
+def test_two_processes_share_an_update(algorithm, strategy, tmp_path):
     "Each plays instances of its own; what they learn from both is the same."
-    done = script(tmp_path, '--devices', 2, '--updates', 2, '--algorithm', algorithm, '--samples', 2)
+    done = script(tmp_path, '--devices', 2, '--updates', 2, '--algorithm', algorithm, '--samples', 2, '--strategy', strategy)
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [tmp_path/'run'/f'rank-{k}' for k in (0, 1)]
     ids = [id for o in ranks for row in read_jsonl(o/'batches.jsonl')[:2] for id in row['ids']]
     assert len({*ids}) == len(ids) == 16
     played = [{*Store(o/'store').index().seed} for o in ranks]
     assert not played[0] & played[1]
-    one, two = (load_file(o/'weights-0.safetensors') for o in ranks)   # after the second update
-    before = load_file(tmp_path/'start'/'model.safetensors')
-    assert all(torch.equal(v, two[k]) for k, v in one.items())
+    one, two = (published(tmp_path, k, 2) for k in (0, 1))
+    before, saved = (load_file(tmp_path/o/'model.safetensors') for o in ('start', 'run/policy'))
+    assert all(torch.equal(v, two[k]) for k, v in one.items()) and all(torch.equal(v, one[k]) for k, v in saved.items())
     moved = any(not torch.equal(v, before[k]) for k, v in one.items() if k in before)
     assert moved or algorithm == 'grpo'      # whose groups all fail alike
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('shared', [False, True])
+def test_a_model_in_pieces_learns_what_a_whole_one_learns(shared, tmp_path):
+    "Where one device makes more passes than the other, too."
+    asked = ['--devices', 2, '--staleness', 0, '--minibatches', 1, '--updates', 3, *(['--shared'] if shared else [])]
+    for name, more in dict(ddp=[], fsdp=['--uneven']).items():
+        done = script(tmp_path/name, *asked, '--strategy', name, *more)
+        assert done.returncode == 0, done.stderr[-3000:]
+    before = load_file(tmp_path/'ddp'/'start'/'model.safetensors')
+    apart = lambda a, b: sum((v - b[k]).square().sum() for k, v in a.items()) ** .5
+    whole, pieces = (load_file(tmp_path/o/'run'/'policy'/'model.safetensors') for o in ('ddp', 'fsdp'))
+    assert apart(whole, pieces) < 1e-3 * apart(whole, before)
+    whole, pieces = (load_file(tmp_path/o/'run'/'critic'/'value_head.safetensors') for o in ('ddp', 'fsdp'))
+    assert apart(whole, pieces) < 1e-3 * apart(whole, {k: 0 * v for k, v in whole.items()})
+    assert last_update(tmp_path/'fsdp'/'run'/'last.ckpt') == 3
+
+
+@pytest.mark.slow
+def test_a_killed_run_in_pieces_goes_on(tmp_path):
+    asked = '--devices', 2, '--strategy', 'fsdp', '--updates', 4
+    assert script(tmp_path, *asked, '--die', 3).returncode
+    assert last_update(tmp_path/'run'/'last.ckpt') == 2
+    done = script(tmp_path, *asked)
+    assert done.returncode == 0, done.stderr[-3000:]
+    accounted(tmp_path/'run', 4)
 
 
 def test_groups_are_played_to_the_end_though_a_sample_was_given_up(tmp_path):

@@ -7,6 +7,7 @@ __all__ = ['check_practice', 'reinforce']
 
 # %% ../../nbs/90_cli/20_reinforce.ipynb #e1a1fc6d
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -58,6 +59,8 @@ def reinforce(
     browsers: Annotated[int, typer.Option(help='Chromium processes.', min=1)] = 1,
     pages: Annotated[int, typer.Option(help='Sessions in each Chromium.', min=1)] = 4,
     threads: Annotated[int, typer.Option(help="Of the engine's forward passes on a processor; they compete with the trainer's.", min=1)] = 1,
+    devices: Annotated[int, typer.Option(help='GPUs of this machine that learn together, or processes where it has none; each plays a batch of its own.', min=1)] = 1,
+    strategy: Annotated[str, typer.Option(help='Of several devices: ddp, or fsdp for a model that is too large for one.')] = 'ddp',
     seed: Annotated[int, typer.Option(help='Of tasks, sampling and minibatches.')] = 0,
 ):
     """Improve a policy by reinforcement learning on its own episodes.
@@ -66,7 +69,9 @@ def reinforce(
     Examples:
       uitars-nb reinforce runs/rl --start runs/sft/policy --suite miniwob/quick --updates 50
       uitars-nb reinforce runs/rl --start runs/sft/policy --set shaping.potential=true --set gae_lambda_policy=.97
+      uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --suite miniwob/all --devices 8 --strategy fsdp
     """
+    from lightning.pytorch.utilities import rank_zero_only
     from uitars_nb.agent.playing import ActorConfig
     from uitars_nb.tasks.base import suite as instances
     from uitars_nb.train.ppo import PPOConfig
@@ -75,12 +80,13 @@ def reinforce(
     from uitars_nb.train.value import SHARED_LR, ValueConfig
     import uitars_nb.tasks.places   # all of them
     check_practice(algorithm, batch, samples, differing, curriculum, settings or (), updates=updates, lr=lr)
+    if strategy not in ('ddp', 'fsdp'): raise ValueError(f'there is no strategy {strategy!r} for practice; there are ddp and fsdp')
     check_start(start, frozen or ())
     names = tuple(o.name for o in instances(suite))
-    hardware = fitting_hardware(start, out, out / 'value')
+    hardware = replace(fitting_hardware(start, out, out / 'value'), devices=devices, strategy=strategy if devices > 1 else 'auto')
     c = with_settings(PPOConfig(algorithm, updates, epochs, lr=lr, fall=fall, critic_lr=SHARED_LR if shared else 2 * lr, muon=muon, shared=shared, frozen=tuple(frozen or ()), seed=seed), settings or ())
     actor = ActorConfig(str(start), names, 'rl', batch, staleness, samples, differing, curriculum, c.seed, browsers=browsers, pages=pages, threads=threads,
                         temperature=c.objective.temperature, top_p=c.objective.top_p, max_tokens=max_tokens, dtype=hardware.plays)
     early = ValueConfig(batches=pretrain, lr=c.critic_lr, muon=c.muon, shared=c.shared, gamma=c.gamma, gae_lambda_value=c.gae_lambda_value, shaping=c.shaping, frozen=c.frozen, seed=c.seed)
     critic = pretrain_value(start, out / 'value', actor, early, hardware) if pretrain and c.algorithm == 'ppo' else None
-    print('The policy is in', learn(start, out, actor, c, critic, hardware))
+    rank_zero_only(print)('The policy is in', learn(start, out, actor, c, critic, hardware))

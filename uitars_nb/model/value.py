@@ -82,16 +82,23 @@ class Critic(nn.Module):
 
     forward = values
 
+    @property
+    def learners(self) -> list[nn.Module]:
+        "Its parts that learn."
+        return [self.head] if self.shared else [self.model, self.head]
+
     def save(self,
         folder: str | Path,             # replaced if it is a checkpoint
         max_shard_size: str = '5GB',
+        state: dict[str, torch.Tensor] | None = None,   # of the critic, where it holds only parts of it (FSDP)
     ):
         "Write what `from_pretrained` reads: network and head, or the head alone if the network is shared."
+        own = lambda part: {k.removeprefix(part): v for k, v in (state or {}).items() if k.startswith(part)} or None
         with writing(folder) as part:
             if not self.shared:
-                self.model.save_pretrained(part, max_shard_size=max_shard_size)
+                self.model.save_pretrained(part, max_shard_size=max_shard_size, state_dict=own('model.'))
                 save_processor(self.processor, part)
-            save_file({k: v.contiguous() for k, v in self.head.state_dict().items()}, part/HEAD)
+            save_file({k: v.contiguous() for k, v in (own('head.') or self.head.state_dict()).items()}, part/HEAD)
 
     @classmethod
     def from_pretrained(cls,

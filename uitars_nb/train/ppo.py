@@ -21,7 +21,7 @@ from ..rl.gae import length_adaptive_lambda
 from ..rl.losses import explained_variance, reinforce_pp_advantages, whiten
 from ..rl.shaping import Shaping
 from .collector import Batch
-from .devices import local_backward, over_devices
+from .devices import evened, local_backward, over_devices, spread
 from .experience import Experience, advantages, gather, group_advantages, minibatches, token_rewards
 from .measures import ages, behaviour, ends, outcomes, spent
 from .optim import MuonAdamW, groups
@@ -118,6 +118,10 @@ class PPO(L.LightningModule):
         freeze(self.model, config.frozen)
         if self.critic is not None and not self.critic.shared: freeze(self.critic.model, config.frozen)
 
+    def configure_model(self):
+        "Lay actor and critic in pieces over the devices if the strategy is FSDP."
+        spread(self, self.model, *(self.critic.learners if self.critic is not None else ()))
+
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         "The actor's, and the critic's where there is one; Muon is not for a head alone."
         c = self.config
@@ -175,10 +179,10 @@ class PPO(L.LightningModule):
             for parts in minibatches(exp, c.minibatches, c.part_tokens, rng):
                 tokens = sum(len(p.at) for p in parts)
                 total = over_devices(tokens if c.objective.mean == 'token' else len({int(b) for p in parts for b in exp.traj_R[torch.from_numpy(p.rows)]}))
-                for part in parts:
+                for part, weight in evened(parts, self.model):
                     loss = actor_loss(self.policy, exp, part, targets, c.objective, total)
-                    backward(loss.loss)
-                    for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + float(v)
+                    backward(weight * loss.loss)
+                    for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * float(v)
                 n += tokens
                 norms.append(take_step(optimizer, self.model.parameters(), c.clip))
         return {k: v / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), adv_abs=float(targets.adv_N.abs().mean()))

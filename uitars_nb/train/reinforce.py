@@ -18,6 +18,7 @@ import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from ..agent.actor import Actor
@@ -31,6 +32,8 @@ from ..model.precision import precision_of
 from ..model.rendering import Example
 from ..model.value import Critic
 from .collector import Collector, Exhausted
+from .devices import whole_state
+from .optim import whole
 from .ppo import PPO, PPOConfig
 from .sft import STRATEGIES, faster_precision
 from .value import ValueConfig, ValuePretraining
@@ -70,13 +73,14 @@ class RolloutFeed(L.LightningDataModule):
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #3a1077e4
 def weights_of(
-    model,   # with tied weights or without
+    model,   # with tied weights or without; in pieces, all devices have to call this
 ) -> dict[str, torch.Tensor]:
     "What an engine loads: each tensor once."
     seen, out = set(), {}
     for k, v in model.state_dict().items():
-        if v.data_ptr() not in seen: out[k] = v.detach().cpu().contiguous()
-        seen.add(v.data_ptr())
+        known = (v.to_local() if isinstance(v, DTensor) else v).data_ptr()
+        if not known or known not in seen: out[k] = whole(v).detach().cpu().contiguous()
+        seen.add(known)
     return out
 
 class AfterUpdate(L.Callback):
@@ -105,7 +109,7 @@ class Hardware:
     accelerator: str = 'auto'
     devices: int = 1
     nodes: int = 1
-    strategy: str = 'auto'        # 'auto' | 'ddp'
+    strategy: str = 'auto'        # 'auto' | 'ddp' | 'fsdp'
     keep_every: int = 5           # updates between checkpoints
 
     @property
@@ -131,8 +135,7 @@ def rl_trainer(
     callbacks: Sequence[L.Callback],
     progress: bool = True,
 ) -> L.Trainer:
-    "Lightning's trainer for batches of rollouts. Raises `ValueError` for FSDP: devices make different numbers of passes, which models in parts would wait for."
-    if hardware.strategy == 'fsdp': raise ValueError('practice takes strategy ddp: its devices make different numbers of passes, which FSDP does not allow')
+    "Lightning's trainer for batches of rollouts."
     keep_memory()
     h = hardware
     bar = [TQDMProgressBar(leave=True)] if progress else []
@@ -166,7 +169,9 @@ def pretrain_value(
     trainer = rl_trainer(path, hardware, [Fixed(feed)], progress)
     _run(trainer, module, feed)
     module.critic.eval()
-    if trainer.is_global_zero: module.critic.save(path/'critic')
+    state = whole_state(module.critic)
+    if trainer.is_global_zero: module.critic.save(path/'critic', state=state)
+    trainer.strategy.barrier()   # all will read it
     known = [o for o in module.explained[-config.window:] if o == o]   # without NaN
     made.summarise(batches=len(module.losses), explained_variance=sum(known) / len(known) if known else None, value_loss=module.losses[-1])
     return path/'critic'
@@ -214,14 +219,17 @@ def reinforce(
         except Exhausted as e:
             if not module.version: raise   # nothing has been learned
             warnings.warn(f'practice ends after {module.version} of {config.updates} updates: {e}')
-        if trainer.is_global_zero: _save(module, path, made)
+        _save(trainer, module, path, made)
     return path/'policy'
 
-def _save(module, path, made):
-    module.model.eval()
-    module.policy.save(path/'policy')
-    if module.critic is not None: module.critic.eval().save(path/'critic')
-    made.summarise(updates=module.version)
+def _save(trainer, module, path, made):
+    actor, critic = (whole_state(o) if o is not None else None for o in (module.model, module.critic))
+    if trainer.is_global_zero:
+        module.model.eval()
+        module.policy.save(path/'policy', state=actor)
+        if module.critic is not None: module.critic.eval().save(path/'critic', state=critic)
+        made.summarise(updates=module.version)
+    trainer.strategy.barrier()
 
 def _critic(policy, folder, shared):
     if not folder: return Critic.from_policy(policy, shared)

@@ -21,8 +21,6 @@ import torch.nn.functional as F
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
 
 from ..core.runs import Run, check_numbers, read_json
 from ..flywheel.records import Source, check_split
@@ -34,6 +32,7 @@ from ..model.policy import Policy, base_of, before
 from ..model.precision import computes_bf16, precision_of
 from ..model.stem import WITHIN
 from .callbacks import Keep, Losses, Online, Speed
+from .devices import spread, whole_state
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
 from .optim import MuonAdamW, groups, share_of_peak, whole
@@ -150,11 +149,7 @@ class SFT(L.LightningModule):
 
     def configure_model(self):
         "Spread the parameters over devices if the strategy is FSDP."
-        if not isinstance(self.trainer.strategy, ModelParallelStrategy): return
-        mesh, layers = self.device_mesh['data_parallel'], set(self.model._no_split_modules or ())
-        for o in self.model.modules():
-            if type(o).__name__ in layers: fully_shard(o, mesh=mesh)
-        fully_shard(self.model, mesh=mesh)
+        spread(self, self.model)
 
     def configure_optimizers(self) -> dict:
         "Muon with AdamW, and the schedule."
@@ -290,8 +285,7 @@ def fit(
     return _finish(trainer, policy, made)
 
 def _finish(trainer, policy, made):
-    parts = isinstance(trainer.strategy, ModelParallelStrategy)
-    state = get_model_state_dict(policy.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) if parts else None   # all devices together
+    state = whole_state(policy.model)
     if trainer.is_global_zero:
         freeze(policy.model, ())
         policy.model.eval()

@@ -14,14 +14,13 @@ from typing import get_args
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 
 from ..core.runs import check_numbers
 from ..model.images import Sight, Sights, join
 from ..model.policy import Policy, token_logps
 from ..model.value import Critic, watching
 from ..rl.losses import Mean, PolicyLoss, entropy, kl_estimate, policy_loss, positive_nll, stale_weights, value_loss
-from .devices import average_gradients, over_devices
+from .devices import average_gradients, evened, in_pieces, over_devices
 from .experience import Experience, Part, minibatches, parts
 from .optim import whole
 
@@ -44,7 +43,7 @@ def look_once(
 ) -> Experience:
     "`exp` with what the models see of its images, where all of them always see the same and there is room for it; else as it is."
     images = {id(o): o for e in exp.examples for o in e.prompt.images}
-    if not images or not all(hasattr(o, 'get_image_features') and not any(isinstance(p, DTensor) for p in o.parameters()) for o in models): return exp
+    if not images or not all(hasattr(o, 'get_image_features') and not in_pieces(o) for o in models): return exp
     sights, first = Sights(processor, most, models[0].device), next(iter(images.values()))
     seen = [_tensors(_sees(o, sights, first)) for o in models]
     same = all(torch.equal(a, b) for o in seen for a, b in zip(o, seen[0]))
@@ -81,10 +80,12 @@ def in_parts(
     policy: Policy,
     exp: Experience,
     tokens: int,         # of a pass
+    model: torch.nn.Module,   # that is asked
     ask: Callable[[dict[str, torch.Tensor]], torch.Tensor],   # of a batch: (n, ...), a row for each of its own tokens
 ) -> torch.Tensor:
     "(N, ...): what is said of each own token, part by part."
-    places, said = zip(*[(o.at, ask(row_batch(policy, exp, o))) for o in parts(exp, np.arange(len(exp.examples)), tokens)])
+    answers = [(o.at, ask(row_batch(policy, exp, o)), weight) for o, weight in evened(parts(exp, np.arange(len(exp.examples)), tokens), model)]
+    places, said = zip(*[(at, answer) for at, answer, weight in answers if weight])
     order = torch.cat(places).argsort()
     return torch.cat(said)[order.to(said[0].device)]
 
@@ -95,7 +96,7 @@ def old_logps(
     temperature: float = 1.,
 ) -> torch.Tensor:
     "fp32 (N,): log-probabilities of all own tokens under the policy as it is."
-    return in_parts(policy, exp, tokens, lambda batch: token_logps(*part_logits(policy, batch, temperature))).cpu()
+    return in_parts(policy, exp, tokens, policy.model, lambda batch: token_logps(*part_logits(policy, batch, temperature))).cpu()
 
 @torch.no_grad()
 def old_values(
@@ -107,7 +108,7 @@ def old_values(
 ) -> torch.Tensor:
     "fp32 (N,): the critic's value before each own token."
     if states is not None: return critic.read(states).cpu()
-    return in_parts(policy, exp, tokens, lambda batch: critic.read(critic.states(batch))).cpu()
+    return in_parts(policy, exp, tokens, critic, lambda batch: critic.read(critic.states(batch))).cpu()
 
 def own_states(
     policy: Policy,
@@ -119,7 +120,7 @@ def own_states(
     def ask(batch):
         with watching(policy.model) as states: logp = token_logps(*part_logits(policy, batch, temperature))
         return torch.cat([logp[:, None], states[0].float()], 1)
-    said = in_parts(policy, exp, tokens, ask)
+    said = in_parts(policy, exp, tokens, policy.model, ask)
     return said[:, 0].cpu(), said[:, 1:]
 
 # %% ../../nbs/70_train/22_update.ipynb #f0c339ea
@@ -266,5 +267,5 @@ def critic_steps(
     for _ in range(config.epochs):
         for some in minibatches(exp, config.minibatches, config.part_tokens, rng):
             total = over_devices(sum(len(p.at) for p in some))
-            for part in some: backward(critic_loss(critic, policy, exp, part, targets, total, eps, states))
+            for part, weight in evened(some, critic): backward(weight * critic_loss(critic, policy, exp, part, targets, total, eps, states))
             take_step(optimizer, critic.parameters(), config.clip)

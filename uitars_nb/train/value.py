@@ -18,7 +18,7 @@ from ..model.policy import Policy
 from ..model.value import Critic
 from ..rl.shaping import Shaping
 from .collector import Batch
-from .devices import local_backward, over_devices
+from .devices import local_backward, over_devices, spread
 from .experience import advantages, gather
 from .optim import MuonAdamW, groups
 from .ppo import critic_measures
@@ -78,6 +78,10 @@ class ValuePretraining(L.LightningModule):
         self.critic, self.config = critic, config
         if not critic.shared: freeze(critic.model, config.frozen)
         self.losses, self.explained = [], []   # of each batch
+
+    def configure_model(self):
+        "Lay the critic in pieces over the devices if the strategy is FSDP."
+        spread(self, *self.critic.learners)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         "The critic's; Muon is not for a head alone."
