@@ -17,6 +17,7 @@ from uitars_nb.flywheel.streams import Collate, Stream
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
 from uitars_nb.tasks.base import seeds
+from uitars_nb.train import optim
 from uitars_nb.train.losses import own_loss, read_loss, target_loss
 from uitars_nb.train.optim import MuonAdamW, groups, orthogonal
 from uitars_nb.train.sft import SFTConfig, batch_losses, fit, read_metrics, run_policy, task_counts, task_metrics
@@ -114,7 +115,8 @@ def test_orthogonal_keeps_the_directions():
         assert cosine.min() > .95, cosine
 
 
-def test_muon_and_adamw_are_pytorchs():
+def test_muon_and_adamw_are_pytorchs(monkeypatch):
+    monkeypatch.setattr(optim, 'usable', lambda dtype, kind: dtype)   # PyTorch's computes in bf16 everywhere
     def net():
         torch.manual_seed(1)
         return nn.ModuleDict(dict(embed=nn.Embedding(30, 16), inner=nn.Linear(16, 24), outer=nn.Linear(24, 16), lm_head=nn.Linear(16, 30)))

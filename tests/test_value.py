@@ -63,7 +63,7 @@ def test_values_are_the_same_alone_and_in_company(load, kind):
     with torch.no_grad():
         for row, e in zip(critic.values(policy.collate(examples)), examples):
             alone = critic(policy.collate([e]))[0]
-            assert (row[:len(alone)] - alone).abs().max() < 1e-4
+            torch.testing.assert_close(row[:len(alone)], alone, atol=1e-4, rtol=1e-4)   # values of up to 7 in single precision: what is left depends on the processor
 
 
 @kinds
@@ -139,7 +139,7 @@ def test_the_critic_of_an_adapted_policy_starts_from_what_that_sees(home, tmp_pa
     batch = policy.collate(decisions(policy))
     with torch.no_grad(), watching(policy.model) as seen: policy.logits(batch)
     critic = critic_of(policy)
-    with torch.no_grad(): assert (critic.states(batch) - seen[0]).abs().max() < 1e-4
+    with torch.no_grad(): torch.testing.assert_close(critic.states(batch), seen[0], atol=1e-4, rtol=1e-4)
     assert all(p.requires_grad for p in critic.parameters()) and not any('lora' in k for k in critic.state_dict())
     assert any('lora' in k for k in policy.model.state_dict()), 'the policy keeps its adapter'
     critic.save(tmp_path/'critic')
