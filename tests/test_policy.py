@@ -16,7 +16,7 @@ from tiny_models import LAYOUTS, published_name, write_checkpoint
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.coordinates import smart_resize
 from uitars_nb.core.types import Action
-from uitars_nb.model import checkpoints
+from uitars_nb.model import checkpoints, precision
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy, token_logps
@@ -50,6 +50,18 @@ def load(home):
 
 @pytest.fixture
 def copy(home, tmp_path): return lambda kind: Path(shutil.copytree(home/kind, tmp_path/kind))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='a GPU plays')
+@pytest.mark.parametrize('computed', [False, True])
+def test_bf16_is_played_where_it_is_computed(home, monkeypatch, recwarn, computed):
+    monkeypatch.setattr(precision, 'computes_bf16', lambda kind='cpu': computed)
+    dtype = lambda asked: Policy.to_play(home/'Qwen3-VL', asked).model.dtype
+    assert dtype('auto') == (torch.bfloat16 if computed else torch.float32) and dtype('float32') == torch.float32
+    assert not [o for o in recwarn if 'imitates' in str(o.message)]
+    assert dtype('bfloat16') == torch.bfloat16      # an order is an order
+    assert computed or [o for o in recwarn if 'imitates bfloat16' in str(o.message)]
+    assert precision.precision_of(kind='cpu') == ('bf16-mixed' if computed else '32-true')
 
 
 def screen(w=160, h=210, seed=0): return np.random.default_rng(seed).integers(0, 256, (h, w, 3), np.uint8)

@@ -41,8 +41,9 @@ def average_gradients(
     "The mean of the devices' gradients, in place; a parameter that had no part in a device's losses has a gradient of zero there. Pieces of parameters (FSDP) have it already."
     if not several(): return
     for p in parameters:
-        if not p.requires_grad or isinstance(p, DTensor): continue
+        if not p.requires_grad: continue
         if p.grad is None: p.grad = torch.zeros_like(p)
+        if isinstance(p, DTensor): continue
         dist.all_reduce(p.grad)
         p.grad /= dist.get_world_size()
 
@@ -78,8 +79,10 @@ def in_pieces(
 def whole_state(
     model: nn.Module,
 ) -> dict[str, torch.Tensor] | None:
-    "Its parameters on the first device, to which all others have to contribute by calling this; None where each device has them anyway."
-    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) if in_pieces(model) else None
+    "Its parameters, tied ones once, on the first device, to which all others have to contribute by calling this; None where each device has them anyway."
+    if not in_pieces(model): return None
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    return {k: v for k, v in state.items() if k not in (getattr(model, 'all_tied_weights_keys', None) or ())}
 
 T = TypeVar('T')
 
