@@ -32,7 +32,7 @@ from ..model.policy import Policy, base_of, before
 from ..model.precision import computes_bf16, precision_of
 from ..model.stem import WITHIN
 from .callbacks import Keep, Losses, Online, Speed
-from .devices import spread, whole_state
+from .devices import several, spread, whole_state
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
 from .optim import MuonAdamW, groups, share_of_peak, whole
@@ -76,7 +76,7 @@ def run_policy(
 ):
     "The model's output on a batch; `logits` (N, V) are those that predict the own tokens, row by row."
     small = getattr(policy.model.config, 'pointers', None) is not None
-    points = {k: batch[k] for k in ('point_at', 'sight') if small and k in batch} | ({'marks': True} if small and 'targets' in batch else {})
+    points = {k: batch[k] for k in ('point_at', 'sight') if small and k in batch} | ({'marks': True} if small and ('targets' in batch or several()) else {})   # other devices may have some, and wait for everyone's gradients
     return policy.model(**policy.inputs(batch), **points, logits_to_keep=before(batch['own']), use_cache=False)
 
 def batch_losses(
