@@ -35,12 +35,12 @@ class Job:
     attend: int = 0             # validation episodes of each task that are played first: what fails in them is taught more
     balance: float = 0.         # 0: as many lessons of a task as it has decisions; 1: as many of each task
     arithmetic: int = 0         # lessons of it, which take three twentieths of the steps
-    steps: int = 100            # of the optimiser
+    steps: int = 70             # of the optimiser
     batch: int = 32             # records of a step
     lr: float = 1.5e-3
-    updates: int = 12           # of PPO; 0: no practice
+    updates: int = 9            # of PPO; 0: no practice
     rollouts: int = 64          # episodes of an update
-    pretrain: int = 4           # batches of value pretraining, at most
+    pretrain: int = 3           # batches of value pretraining, at most
     practice_lr: float = 3e-4   # of PPO's actor
     curriculum: str = 'uniform' # of practice, or 'learnable': most of what sometimes succeeds
     algorithm: str = 'ppo'      # of practice, or 'grpo', 'reinforce++'
