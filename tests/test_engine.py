@@ -324,5 +324,44 @@ def test_prefixes_are_kept_within_their_bytes(never_ends):
         return batch.prefixes
     size = play(1 << 30).nbytes // 6
     shelf = play(int(2.5 * size))
-    assert len(shelf) == 2 and shelf.nbytes <= 2.5 * size and shelf.get('k5') is not None and shelf.get('k0') is None
+    assert len(shelf) == 2 and shelf.nbytes <= 2.5 * size and ('k5', 'first') in shelf and ('k0', 'first') not in shelf
     assert len(play(0)) == 0
+
+
+@kinds
+@pytest.mark.parametrize('apart', [0., .02])
+async def test_samples_of_an_instance_compute_their_prompt_once(make, kind, apart):
+    "Whether they come together, beside each other or after each other; a reply may end with its first token."
+    policy, messages = make(kind), chat('click the one that says so ' * 3, screen(1))
+    prompt = policy.render(messages)
+    async with Engine(policy, max_batch=4) as engine:
+        async def one(i):
+            await asyncio.sleep(apart * i)
+            return await engine.complete(messages, Sampling(max_tokens=1 + i % 5, seed=i), f'sample {i}')
+        done = await asyncio.gather(*map(one, range(9)))
+        stats = engine.stats()
+        alone = [await engine.complete(messages, Sampling(max_tokens=1 + i % 5, seed=i)) for i in range(9)]
+    for c, o in zip(done, alone):
+        check(policy, prompt, c)
+        assert np.array_equal(c.ids, o.ids)
+    assert stats['prompt_tokens'] == len(prompt.ids) + 8 and stats['reused_tokens'] == 8 * (len(prompt.ids) - 1) and stats['encoded_images'] == 1
+
+
+@pytest.mark.parametrize('kept', [0, 60_000, 1 << 30])
+def test_whatever_is_shared_log_probs_stay(never_ends, kept):
+    "Turns of many trajectories with equal and unequal beginnings, on a shelf of any size, with new weights between."
+    policy, sights, rng = never_ends, Sights(never_ends.processor), np.random.default_rng(0)
+    batch, jobs = Batch(policy, sights, prefix_bytes=kept, pass_tokens=300), []
+    def fresh():
+        messages = chat('go ' * int(rng.integers(1, 40)), *(screen(int(k)) for k in rng.integers(0, 2, rng.integers(0, 3))), replies=[np.int32([70, 71])])
+        return admit(policy.model, sights, policy.render(messages), Sampling(max_tokens=int(rng.integers(1, 9)), seed=int(rng.integers(99))), ['', 'a', 'b', 'c', 'd'][rng.integers(5)])
+    for turn in range(12):
+        batch.join(some := [fresh() for _ in range(rng.integers(1, 6))])
+        jobs += some
+        for _ in range(rng.integers(0, 4)):
+            if batch.jobs: batch.step()
+        if turn == 6: batch.load(policy.model.state_dict(), 1)
+    while batch.jobs: batch.step()
+    for job in jobs: check(policy, job.prompt, job.future.result())
+    assert batch.count['reused_tokens'] > 0 and batch.prefixes.nbytes <= kept
+    assert len(batch.prefixes.places) == 0 or kept
