@@ -3,8 +3,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +19,12 @@ from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec
 COMMANDS = ['run', 'baseline', 'pages', 'read', 'train', 'probe', 'reinforce', 'eval', 'suites', 'serve', 'sandbox', 'mcp', 'show', 'figures']
 
 
+UITARS = [sys.executable, '-c', 'import sys; from uitars_nb.cli.main import main; sys.exit(main())']
+
+
 def cli(*words, cwd=None, **env):
     "Status, output and complaints of a call."
-    code = 'import sys; from uitars_nb.cli.main import main; sys.exit(main())'
-    done = subprocess.run([sys.executable, '-c', code, *map(str, words)], cwd=cwd, env=os.environ | env, capture_output=True, text=True,
+    done = subprocess.run([*UITARS, *map(str, words)], cwd=cwd, env=os.environ | env, capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=280)
     return done.returncode, done.stdout, done.stderr
 
@@ -159,14 +163,23 @@ def test_a_baseline_plays_reports_and_resumes(tmp_path):
 
 @pytest.mark.timeout(600)
 def test_the_main_job_learns_reports_and_resumes(tmp_path):
-    "At its smallest; a second call plays and learns nothing and leaves the same report."
+    "At its smallest, killed while it imitates; the call after that goes on there, and one more plays and learns nothing and leaves the same report."
     words = ['run', '--suite', 'miniwob/click-test', '--before', '--demos', 2, '--steps', 5, '--updates', 2, '--rollouts', 8, '--pretrain', 1, '--episodes', 2, '--pages', 2,
              '--out', tmp_path/'run', '--report', tmp_path/'report']
+    killed = subprocess.Popen([*UITARS, *map(str, words)], cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not (tmp_path/'run/sft/last.ckpt').exists(): assert killed.poll() is None and not time.sleep(.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    assert killed.wait() < 0 and not (tmp_path/'run/sft/policy').exists()
     seen = []
     for _ in range(2):
         status, out, err = cli(*words, cwd=Path(__file__).parents[1])
         assert status == 0 and 'practised ' in out and out.count('difference') == 2, out + err
         seen.append({p.name: p.read_bytes() for p in (tmp_path/'report').iterdir() if p.is_file()})
-    assert set(seen[0]) == {'main.ipynb', 'episodes.csv', 'learning.csv', 'learning.svg', 'practice.csv', 'practice.svg', 'success.svg', 'stops.svg'}
+    assert set(seen[0]) == {'main.ipynb', 'episodes.csv', 'learning.csv', 'learning.svg', 'practice.csv', 'practice.svg', 'stages.csv', 'success.svg', 'stops.svg'}
     assert seen[0] == seen[1]
-    for name in ('before', 'demos', 'after', 'practised'): assert [json.loads(row)['episodes'] for row in (tmp_path/'run'/name/'metrics.jsonl').read_text().splitlines()] == [2, 0]
+    for name in ('before', 'demos', 'after', 'practised'):
+        played = [json.loads(row)['episodes'] for row in (tmp_path/'run'/name/'metrics.jsonl').read_text().splitlines()]
+        assert played == ([2, 0, 0] if name in ('before', 'demos') else [2, 0])
+    assert len([*(tmp_path/'run/sft/csv').iterdir()]) == 2, 'imitation went on from a checkpoint'
+    stages = json.loads((tmp_path/'run/stages.json').read_text())
+    assert [*stages] == ['before', 'demos', 'imitation', 'after', 'practice', 'practised'] and all(o['done'] and o['seconds'] > 0 for o in stages.values())

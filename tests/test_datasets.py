@@ -98,6 +98,18 @@ def test_replies_of_another_vocabulary_are_written_anew():
     assert say(replace(s, completion=foreign), policy).completion.text == say(s, policy).completion.text
 
 
+@pytest.mark.parametrize('ids', [[-1, -1], [151001, 9], [3, 4]], ids=['not told', 'beyond the vocabulary', 'others'])
+def test_what_another_model_said_without_an_action_stands_in_prompts_in_its_words(ids):
+    policy, demo = small_policy(), episode(3)
+    foreign = Completion('I cannot <|image_pad|> see it<|im_end|>', np.int32([151001]), np.int32(ids), np.zeros(2, np.float32), np.zeros(2, np.int32))
+    steps = (replace(demo.steps[0], completion=foreign), replace(demo.steps[1], actions=(), completion=foreign, error='no call'), demo.steps[2])
+    records = trajectory_records(replace(demo, steps=steps), policy, Memory(SMALL, policy.dialect, count_tokens(policy)))
+    assert len(records) == 2
+    for o in records: assert 0 <= min(o.example.prompt.ids) and max(o.example.prompt.ids) < len(policy.processor.tokenizer)
+    assert 'I cannot <|image_pad|> see it' in policy.decode(records[1].example.prompt.ids)
+    assert torch.isfinite(policy.logps(policy.collate([o.example for o in records]))).all()
+
+
 def test_refused_steps_are_context_and_not_examples():
     policy, demo = small_policy(), episode(4)
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))

@@ -347,6 +347,21 @@ async def test_samples_of_an_instance_compute_their_prompt_once(make, kind, apar
     assert stats['prompt_tokens'] == len(prompt.ids) + 8 and stats['reused_tokens'] == 8 * (len(prompt.ids) - 1) and stats['encoded_images'] == 1
 
 
+async def test_a_request_too_large_for_the_memory_leaves_the_engine_whole(never_ends, monkeypatch):
+    "The second layer finds no room for what the first has grown to already."
+    from uitars_nb.model.cache import SlotLayer
+    policy, make, grown = never_ends, SlotLayer._make, []
+    def scarce(layer, *args):
+        grown.append(args[3])
+        if args[3] > 1000 and grown.count(args[3]) > 1: raise RuntimeError("can't allocate memory")
+        make(layer, *args)
+    monkeypatch.setattr(SlotLayer, '_make', scarce)
+    async with Engine(policy, max_batch=2) as engine:
+        check(policy, policy.render(chat('go', screen(0))), await engine.complete(chat('go', screen(0)), Sampling(max_tokens=5, seed=0)))
+        with pytest.raises(RuntimeError, match='allocate memory'): await engine.complete(chat('go ' * 1200, screen(0)), Sampling(max_tokens=5, seed=0))
+        for n in (90, 200): check(policy, policy.render(chat('go ' * n, screen(0))), await engine.complete(chat('go ' * n, screen(0)), Sampling(max_tokens=5, seed=0)))
+
+
 @pytest.mark.parametrize('kept', [0, 60_000, 1 << 30])
 def test_whatever_is_shared_log_probs_stay(never_ends, kept):
     "Turns of many trajectories with equal and unequal beginnings, on a shelf of any size, with new weights between."

@@ -11,10 +11,12 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 
+from uitars_nb.agent.policy_agent import PolicyAgent, ask
+from uitars_nb.core.types import Action, Completion, Observation, Step, TaskSpec
+from uitars_nb.evaluation.policies import acting
 from uitars_nb.model.engine import Engine
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
-from uitars_nb.agent.policy_agent import ask
 from uitars_nb.model.remote import RemoteEngine, RemoteError
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.model.sampling import Sampling
@@ -123,6 +125,24 @@ async def test_the_remote_engine_gives_the_same_completions(policy):
             for k in ('prompt_ids', 'ids', 'versions'): assert np.array_equal(getattr(a, k), getattr(b, k)) and getattr(a, k).dtype == getattr(b, k).dtype
             assert np.allclose(a.logps, b.logps, atol=1e-5) and a.finish == b.finish
         assert ('episode', 'last') in engine.worker.batch.prefixes, 'the key has reached the engine'
+
+
+async def test_a_policy_acts_behind_our_server_as_it_does_in_process(policy, monkeypatch):
+    "Past replies are the tokens that they were, however their text would be tokenised; and prompts fit what the server takes."
+    spelled = np.int32([policy.encode(o)[0] for o in 'button'])
+    assert len(policy.encode('button')) < len(spelled), 'one text in two ways'
+    said = Completion(policy.decode(spelled), np.zeros(0, np.int32), spelled, np.zeros(6, np.float32), np.zeros(6, np.int32))
+    steps = [Step(Observation(SCREEN), '', (Action('wait', {}),), said)]
+    async with service(policy, context=600) as (engine, url, token, _):
+        monkeypatch.setenv('UITARS_TOKEN', token)
+        seen = []
+        async with acting(f'{url}#nano', max_tokens=5) as make:
+            assert make.config.context == 600
+            for agent in (make, PolicyAgent.of(policy, engine, Sampling(0, max_tokens=5, seed=0))):
+                reply = await agent(None, None, TaskSpec('miniwob/click-test', 0, 'Click "Submit".')).act(steps, Observation(SCREEN))
+                seen.append(reply.completion)
+    assert np.array_equal(seen[0].prompt_ids, seen[1].prompt_ids) and np.array_equal(seen[0].ids, seen[1].ids)
+    assert spelled.tolist() in [seen[0].prompt_ids[i:i + 6].tolist() for i in range(len(seen[0].prompt_ids))]
 
 
 @asynccontextmanager

@@ -67,7 +67,7 @@ class PolicyAgent:
         sampling: Any,
     ) -> 'PolicyAgent':
         "Agents that remember as the policy was trained to."
-        return cls(engine, policy.dialect, sampling, remembers(policy.model.config.model_type), count_tokens(policy))
+        return cls(engine, policy.dialect, sampling, remembers(policy.model.config.model_type, getattr(engine, 'context', 0) or policy.context), count_tokens(policy))
 
     @classmethod
     def served(cls,
@@ -77,9 +77,9 @@ class PolicyAgent:
         dialect: str = '',   # of a model whose server does not tell
     ) -> 'PolicyAgent':
         "Agents of a model behind a server. Raises `ValueError` where nobody says which dialect it speaks."
-        name, config = dialect or about.get('dialect', ''), remembers(about.get('model_type', ''))
+        name, config = dialect or about.get('dialect', ''), remembers(about.get('model_type', ''), about.get('max_model_len') or 0)
         if not name: raise ValueError(f'the server does not tell which dialect its model speaks: name one of {", ".join(DIALECTS)} (--dialect)')
-        return cls(engine, get_dialect(name), sampling, replace(config, context=min(config.context, about.get('max_model_len') or config.context)))
+        return cls(engine, get_dialect(name), sampling, config)
 
     def __call__(self, session, task, spec: TaskSpec) -> 'ReAct':
         offered = [o for o in getattr(session, 'functions', ()) if o.name not in self.space]  # such as tools of MCP servers
@@ -88,10 +88,12 @@ class PolicyAgent:
 
 
 def remembers(
-    model_type: str,   # of a policy's configuration
+    model_type: str,    # of a policy's configuration
+    context: int = 0,   # tokens that its model or its server takes; 0: not known
 ) -> MemoryConfig:
     "What a policy is shown of an episode, in training and when it acts."
-    return SMALL if model_type == 'nano_vl' else MemoryConfig()
+    config = SMALL if model_type == 'nano_vl' else MemoryConfig()
+    return replace(config, context=min(config.context, context or config.context))
 
 def count_tokens(
     policy,   # with `render(messages)`, such as a `model.policy.Policy`
@@ -118,10 +120,10 @@ class ReAct:
         if isinstance(parsed, Fault): return Reply(completion=completion, error=str(parsed))
         return Reply(parsed.thought, parsed.actions, completion)
 
-    async def complete(self, messages: list[dict], n: int, **changes) -> Completion:
-        "The engine's reply at turn `n`."
+    async def complete(self, messages: list[dict], n: int, aside: str = '') -> Completion:
+        "The engine's reply at turn `n`, or to something asked aside, which leaves the prefix of the episode's turns alone."
         sampling = self.policy.sampling
-        return await ask(self.policy.engine, messages, replace(sampling, seed=turn_seed(sampling.seed, self.key, n), **changes), self.key)
+        return await ask(self.policy.engine, messages, replace(sampling, seed=turn_seed(sampling.seed, self.key, n)), self.key + aside)
 
     async def recall(self, steps: Sequence[Step], obs: Observation) -> Context:
         "The prompt of this turn; summaries that are missing are written first."
@@ -136,4 +138,4 @@ class ReAct:
         "What the model writes of a chunk of steps; an empty answer leaves the lines as they are."
         size = self.policy.config.chunk
         lines = [o for o in self.policy.memory.lines(turns, (c + 1) * size) if o[0] > c * size]
-        return strip_ends((await self.complete(summary_request(self.instruction, lines), len(turns))).text).strip()
+        return strip_ends((await self.complete(summary_request(self.instruction, lines), len(turns), '/summary')).text).strip()

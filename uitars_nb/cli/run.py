@@ -165,4 +165,5 @@ def comparison_line(
     c,  # an `evaluation.statistics.Comparison`
 ) -> str:
     "What a comparison says, in one line."
-    return f'difference {c.difference}: {c.better} instances better, {c.worse} worse, p = {c.p_value:.2g}'
+    real = c.p_value < .05 and c.difference.low * c.difference.high > 0
+    return f'difference {c.difference}: {c.better} instances better, {c.worse} worse, p = {c.p_value:.2g}: {"real" if real else "it may be chance"}'

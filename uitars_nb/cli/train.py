@@ -103,7 +103,7 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     where = where / 'store' if (where / 'store').exists() else where
     if not any(where.glob('*.parquet')): raise FileNotFoundError(f'{where} holds no episodes: play some with uitars-nb eval --policy demonstrator --split {split}')
     store = Store(where)
-    config, wanted = remembers(policy.model.config.model_type), {} if failures else dict(success=True)
+    config, wanted = remembers(policy.model.config.model_type, policy.context), {} if failures else dict(success=True)
     about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config))
     return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, **wanted), about
 
@@ -164,7 +164,7 @@ def train(
     from uitars_nb.train.callbacks import Online
     from uitars_nb.train.sft import SFTConfig, fit
     reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
-    config = with_settings(SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed), settings or ())
+    config = with_settings(SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, keep_every=min(SFTConfig.keep_every, max(1, steps // 6)), frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed), settings or ())
     policy = first_policy(start, seed)
     plays = [Online(policy, player(suite), play_every)] if play_every else []
     sources = corpora(policy, out, pages, demos or (), questions, failures, arithmetic=arithmetic)

@@ -94,7 +94,8 @@ async def evaluate(
     specs = plan(recipe)
     start = time.perf_counter()
     async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect) as agent:
-        run = Run(path, asdict(recipe) | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)), env)
+        acts = dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config))) if hasattr(agent, 'config') else {}
+        run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)), env)
         store = Store(run.path / 'store')
         rollout = Rollout(pool, specs, agent, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
         with store.writer() as writer: await play(rollout, writer.append, progress)

@@ -91,7 +91,10 @@ async def acting(
     sampling = Sampling(temperature, top_p, max_tokens, seed)
     if is_server(name):
         url, _, model = name.partition('#')
-        async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine: yield PolicyAgent.served(engine, await engine.about(), sampling, dialect)
+        async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine:
+            about = await engine.about()
+            engine.token_parts = 'weights' in about   # our own server: past replies are the tokens that they were
+            yield PolicyAgent.served(engine, about, sampling, dialect)
         return
     policy = Policy.to_play(name, dtype=dtype)
     async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling)

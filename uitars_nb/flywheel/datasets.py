@@ -19,6 +19,7 @@ from ..core.coordinates import to_pixel
 from ..core.store import Store
 from ..core.types import Action, Completion, Step, TaskSpec, Trajectory
 from .records import Record, of_split
+from ..model.dialects import strip_ends
 from ..model.policy import Policy
 from ..model.rendering import Example, Prompt
 from ..model.stem import TOKEN, token_grid
@@ -59,20 +60,22 @@ def speaks(
     completion: Completion | None,
 ) -> bool:
     "Whether a completion is of the policy's own vocabulary."
-    return completion is not None and len(completion.ids) > 0 and policy.decode(completion.ids) == completion.text
+    if completion is None or not len(completion.ids) or completion.ids.min() < 0 or completion.ids.max() >= len(policy.processor.tokenizer): return False
+    return policy.decode(completion.ids) == completion.text
 
 def say(
     step: Step,
     policy: Policy,
 ) -> Step:
-    "The step as the policy would have said it, points where it can name them."
-    if speaks(policy, step.completion) or not step.actions: return step
+    "The step as the policy would have said it, points where it can name them; what was no action, in the words that it had."
+    if speaks(policy, step.completion): return step
+    if not step.actions: return replace(step, completion=_spelled(strip_ends(step.completion.text), policy)) if step.completion is not None else step
     actions, thought = (tuple(map(snapped, step.actions)), snapped_thought(step.thought)) if names_points(policy) else (step.actions, step.thought)
-    text = policy.dialect.write(thought, actions, step.observation.screenshot.shape[1::-1])
+    return replace(step, actions=actions, completion=_spelled(policy.dialect.write(thought, actions, step.observation.screenshot.shape[1::-1]), policy))
+
+def _spelled(text, policy):
     ids = np.append(policy.encode(text), policy.processor.tokenizer.eos_token_id).astype(np.int32)
-    none = np.zeros(0, np.int32)
-    said = Completion(policy.decode(ids), none, ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32))
-    return replace(step, actions=actions, completion=said)
+    return Completion(policy.decode(ids), np.zeros(0, np.int32), ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32))
 
 # %% ../../nbs/60_flywheel/20_datasets.ipynb #2075f806
 def prompt_of(

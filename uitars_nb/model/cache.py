@@ -64,15 +64,19 @@ class SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, keys: torch.Tensor, values: torch.Tensor):
         "Make the tensors in the shape that the cache has reserved."
-        make = lambda x: x.new_zeros((self.cache.slots, x.shape[1], self.cache.length, x.shape[3]))
-        self.keys, self.values, self.is_initialized = make(keys), make(values), True
+        self._make(keys, values, self.cache.slots, self.cache.length)
 
-    def grow(self):
-        "Follow what the cache has reserved."
+    def _make(self, keys, values, slots, length):
+        made = [x.new_zeros((slots, x.shape[1], length, x.shape[3])) for x in (keys, values)]
+        (self.keys, self.values), self.is_initialized = made, True
+
+    def grow(self, slots: int, length: int):
+        "Have room for so many rows of so many tokens."
         if not self.is_initialized: return
-        old = self.keys, self.values
-        self.lazy_initialization(*old)
-        for new, x in zip((self.keys, self.values), old): new[:x.shape[0], :, :x.shape[2]] = x
+        old, (rows, _, tokens, _) = (self.keys, self.values), self.keys.shape
+        if slots <= rows and length <= tokens: return
+        self._make(*old, max(rows, slots), max(tokens, length))
+        for new, x in zip((self.keys, self.values), old): new[:rows, :, :tokens] = x
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, *args, **kwargs):
         "Write new keys and values where the cache aims, and give back all that the pass sees."
@@ -98,11 +102,12 @@ class SlotCache(Cache):
         super().__init__(layers=[SlotLayer(self) for _ in range(config.num_hidden_layers)])
 
     def reserve(self, slots: int, length: int):
-        "Have room for so many rows of so many tokens; grows by half at least, and never shrinks."
+        "Have room for so many rows of so many tokens; grows by half at least, and never shrinks. Where a layer finds no room, it is as before."
         if slots <= self.slots and length <= self.length: return
-        if length > self.length: self.length = max(length + -length % 64, self.length * 3 // 2)
-        if slots > self.slots: self.slots = max(slots, self.slots * 3 // 2)
-        for layer in self.layers: layer.grow()
+        length = self.length if length <= self.length else max(length + -length % 64, self.length * 3 // 2)
+        slots = self.slots if slots <= self.slots else max(slots, self.slots * 3 // 2)
+        for layer in self.layers: layer.grow(slots, length)   # those before one that fails have more than they need
+        self.slots, self.length = slots, length
 
     def point(self, aim: Aim):
         "The next pass reads and writes there."
@@ -151,3 +156,4 @@ class Shelf:
         with self._lock: self._items.clear(); self.nbytes = 0
 
     def __len__(self): return len(self._items)
+    def __contains__(self, key): return key in self._items

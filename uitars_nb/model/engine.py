@@ -154,7 +154,7 @@ class Engine:
         version: int,
     ):
         "New weights from a file. Raises `ValueError` as `load` does."
-        await self.load(load_file(path), version)
+        await self.load(await asyncio.to_thread(load_file, path), version)
 
     def stats(self) -> dict[str, int | float]:
         "Counts and seconds since the start."

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from .cache import Aim, SlotCache, mask_of
-from .images import Sight, Sights, join, place, tags
+from .images import Sight, Sights, common, join, place, tags
 from .rendering import Prompt, type_ids
 from .sampling import Sampling
 
@@ -60,9 +60,19 @@ class Job:
         "Tokens that are not in the cache yet."
         return len(self.prompt.ids) + len(self.ids) - self.filled
 
+    @property
+    def content(self) -> np.ndarray:
+        "Tags of all its tokens, those of the reply included."
+        return np.concatenate([self.tags, np.array(self.ids, np.int64)])
+
     def tagged(self) -> np.ndarray:
         "Tags of the tokens in the cache."
-        return np.concatenate([self.tags, np.array(self.ids, np.int64)])[:self.filled]
+        return self.content[:self.filled]
+
+    def begins(self, tags: np.ndarray) -> int:
+        "How many of its tokens are known where those of `tags` are: one less than it has at most, since something has to be run, and never a part of an image."
+        n = min(common(tags, self.content), len(self.tags) + len(self.ids) - 1)
+        return next((start for start, stop, _ in self.spans if start < n < stop), n)
 
     def tail(self) -> tuple[np.ndarray, torch.Tensor]:
         "Ids (pending,) and positions (R, pending) of the tokens that are not in the cache."

@@ -188,6 +188,11 @@ class Policy:
         ids = batch['input_ids'].to(own.device)[own]
         return spread(token_logps(self.logits(batch), ids), own)
 
+    @property
+    def context(self) -> int:
+        "Tokens of prompt and reply that the model takes."
+        return self.model.config.get_text_config().max_position_embeddings
+
     def __repr__(self):
         n = sum(p.numel() for p in self.model.parameters())
         return f'Policy({self.name}, {type(self.model).__name__}, {n / 1e6:.4g} M parameters, {self.dialect.name})'

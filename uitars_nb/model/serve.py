@@ -133,7 +133,7 @@ def make_app(
     "The service for an engine."
     if not token: raise ValueError('a server needs a token: anyone who reaches its port could use the model')
     app, name, busy = FastAPI(title='uitars_nb', docs_url=None, openapi_url=None), name or engine.policy.name or 'policy', set()
-    known = dict(dialect=engine.policy.dialect.name, model_type=engine.policy.model.config.model_type, weights=engine.policy.weights)   # for agents that speak to it
+    known = dict(dialect=engine.policy.dialect.name, model_type=engine.policy.model.config.model_type, weights=engine.policy.weights, max_model_len=engine.context or engine.policy.context)   # for agents that speak to it
 
     @app.middleware('http')
     async def guard(request: Request, call_next):
