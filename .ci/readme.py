@@ -1,12 +1,14 @@
-"Make README.md from nbs/index.ipynb: its cells are run, its links are made those of the top folder."
+"Make README.md from nbs/index.ipynb: its cells are run, its links are made those of the top folder. What they show stays in the notebook, from which the site is built."
 import argparse
 import os
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
+from nbdev.clean import nbdev_clean
 from nbdev.process import NBProcessor
 
 root = Path(__file__).resolve().parents[1]
@@ -42,9 +44,9 @@ def link(target):
     return os.path.normpath(Path('nbs')/target)
 
 
-def readme():
+def readme(nb):
     "The text of README.md."
-    text, _ = MarkdownExporter().from_notebook_node(echoed(executed()))
+    text, _ = MarkdownExporter().from_notebook_node(echoed(nb))
     text = re.sub(r'(\]\()([^)\s]+)(\))', lambda m: m[1] + link(m[2]) + m[3], text)
     return re.sub(r'\n{3,}', '\n\n', text).strip() + '\n'
 
@@ -52,6 +54,10 @@ def readme():
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--print', action='store_true', help='print it instead of writing README.md')
-    text = readme()
-    if parser.parse_args().print: print(text, end='')
-    else: (root/'README.md').write_text(text, encoding='utf-8')
+    wanted, nb = parser.parse_args(), executed()
+    text = readme(deepcopy(nb))
+    if wanted.print: print(text, end='')
+    else:
+        (root/'README.md').write_text(text, encoding='utf-8')
+        nbformat.write(nb, index)
+        nbdev_clean(str(index))

@@ -11,6 +11,7 @@ from uitars_nb.agent.loop import Limits
 from uitars_nb.agent.playing import ActorConfig
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.grammar import describe
+from uitars_nb.flywheel.rewards import Reward, Verifier
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.tokenizer import make_tokenizer
@@ -30,6 +31,13 @@ def start(home):
     return home/'start'
 
 
+class First:
+    "Calls the first sample of each instance a success, and no other: a policy that knows nothing has groups that differ."
+    async def __call__(self, traj):
+        won = '-0.' in traj.id
+        return Reward(float(won), won, 'first')
+
+
 class Die(L.Callback):
     "Kills the process, as the system would, after an update; or its actor, or that one's browsers."
     def __init__(self, update, who='trainer'): self.update, self.who = update, who
@@ -38,7 +46,9 @@ class Die(L.Callback):
         if module.version != self.update: return
         actor = trainer.datamodule.actor.process.pid
         browsers = lambda: [o.pid for o in psutil.Process(actor).children(recursive=True) if 'chrom' in o.name()]
-        for pid in dict(trainer=lambda: [os.getpid()], actor=lambda: [actor], browser=browsers)[self.who]():
+        pids = dict(trainer=lambda: [os.getpid()], actor=lambda: [actor], browser=browsers)[self.who]()
+        assert pids, f'there is no {self.who} to kill'
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError): os.kill(pid, signal.SIGKILL)
 
 
@@ -51,7 +61,7 @@ def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', stal
     "A run in `home`; the policy's directory."
     hardware = Hardware(keep_every=2, accelerator='cpu', devices=devices, strategy=strategy if devices > 1 else 'auto')
     actor, config = replace(ACTOR, staleness=staleness, samples=samples), PPOConfig(updates=updates, epochs=1, minibatches=minibatches, lr=1e-3, shared=shared, **kwargs)
-    return reinforce(start(home), home/'run', actor, config, hardware=hardware, callbacks=[Die(die, who)] if die else [], progress=False)
+    return reinforce(start(home), home/'run', actor, config, hardware=hardware, reward=First() if samples > 1 else Verifier(), callbacks=[Die(die, who)] if die else [], progress=False)
 
 
 if __name__ == '__main__':

@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import distribution
 from pathlib import Path
 
+import nbformat
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -42,6 +43,13 @@ def test_export_and_cleaning_change_nothing(tmp_path):
 
 def test_readme_is_made_from_the_home_notebook():
     assert run(sys.executable, '.ci/readme.py', '--print') == (root/'README.md').read_text(encoding='utf-8'), 'run `make readme`'
+
+
+def test_the_site_shows_the_figures_of_the_readme():
+    "It is built from what the home notebook has stored."
+    stored = nbformat.read(root/'nbs'/'index.ipynb', as_version=4)
+    shown = [output.data['text/markdown'] for cell in stored.cells if cell.cell_type == 'code' for output in cell.outputs if 'text/markdown' in output.get('data', {})]
+    assert shown and [line for text in shown for line in text.splitlines() if line not in (root/'README.md').read_text(encoding='utf-8').splitlines()] == [], 'run `make readme`'
 
 
 def pins(): return dict(line.split('==') for line in (root/'constraints.txt').read_text().splitlines() if line and line[0] != '#')

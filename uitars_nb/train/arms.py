@@ -22,6 +22,7 @@ from scipy import stats
 from ..agent.playing import ActorConfig
 from ..core.figures import Figure, machine
 from ..core.runs import Run, read_json, write_atomic
+from ..model.checkpoints import fingerprint
 from ..model.precision import precision_of
 from ..sandbox.chromium import versions
 from .ppo import PPOConfig
@@ -140,6 +141,7 @@ class RLArm:
     config: PPOConfig
     value: ValueConfig | None = None    # value pretraining; None: the critic starts as the policy
     hardware: Hardware = Hardware()
+    weights: str = ''                   # of the start, as `model.checkpoints.fingerprint` tells them: seeds of another start are not mixed in
 
     def __call__(self, path: Path, seed: int) -> Path:
         "Train in a directory with a seed."
@@ -166,7 +168,7 @@ def critic_curves(
 
 # %% ../../nbs/70_train/40_arms.ipynb #d2b8efb3
 COLUMNS = ('success', 'reward', 'entropy', 'kl', 'explained_variance', 'value_return_correlation', 'clip_high', 'clip_low', 'rounds', 'think_words', 'own_tokens', 'stale_tokens', 'trajs_per_min', 'wait_seconds',
-           'update_seconds')   # of the metrics, those that experiments keep
+           'update_seconds', 'engine_share', 'spent/environment')   # of the metrics, those that experiments keep
 
 @dataclass(frozen=True)
 class Ground:
@@ -207,7 +209,7 @@ class Ground:
         learns = replace(learns, **ppo)
         value = ValueConfig(batches=self.pretrain, lr=self.pretrain_lr or critic_lr, shared=self.shared, muon=self.muon, gamma=learns.gamma, gae_lambda_value=learns.gae_lambda_value,
                             shaping=learns.shaping, frozen=tuple(self.frozen)) if pretrained else None   # learns before PPO as beside it
-        return RLArm(str(self.start), replace(plays, **actor), learns, value, hardware)
+        return RLArm(str(self.start), replace(plays, **actor), learns, value, hardware, fingerprint(self.start))
 
 def effect_figures(
     name: str,                   # of the report and its parameters

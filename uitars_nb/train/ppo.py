@@ -129,6 +129,10 @@ class PPO(L.LightningModule):
         if self.critic is None: return [actor]
         return [actor, MuonAdamW(groups(self.critic.named_parameters(), c.critic_lr, c.decay, c.muon and not self.critic.shared))]
 
+    def on_train_start(self):
+        "The reference, which is no part of this module, comes to the same device."
+        if self.reference is not None: self.reference.model.to(self.device)
+
     def on_save_checkpoint(self, checkpoint: dict):
         "Keep the number of updates."
         checkpoint['version'] = self.version
@@ -166,7 +170,11 @@ class PPO(L.LightningModule):
         value = torch.zeros_like(old) if self.critic is None else old_values(self.critic, self.policy, exp, c.part_tokens, states)
         reference = old_logps(self.reference, exp, c.part_tokens, c.objective.temperature) if c.objective.kl else None
         targets = batch_targets(exp, old, value, c, reference)
-        return targets, critic_measures(value, targets.ret_N) if self.critic is not None else {}, states
+        return targets, self._measures(exp, value) if self.critic is not None else {}, states
+
+    def _measures(self, exp, value):
+        "Of plain returns, whatever the critic learns from: a return that is made of its own values agrees with them."
+        return critic_measures(value, advantages(exp, value, self.config.shaping, gamma=self.config.gamma, gae_lambda_value=1.).ret_BT)
 
     def fit_actor(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> dict[str, float]:
         "All epochs of the actor; means over tokens of what happened."
@@ -187,6 +195,11 @@ class PPO(L.LightningModule):
                 norms.append(take_step(optimizer, self.model.parameters(), c.clip))
         return {k: v / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), adv_abs=float(targets.adv_N.abs().mean()))
 
+    def _engine(self, stats):
+        "The share of the time since the last update in which the actor's engine computed."
+        before, self.__dict__['stats'] = self.__dict__.get('stats', {}), stats
+        return dict(engine_share=(stats['busy_seconds'] - before['busy_seconds']) / (stats['wall'] - before['wall'])) if 'wall' in stats and before.get('wall', stats['wall']) < stats['wall'] else {}
+
     def note(self, batch: Batch, exp: Experience, facts: Mapping[str, float], began: float):
         "Log a row."
         now = perf_counter()
@@ -195,7 +208,7 @@ class PPO(L.LightningModule):
         row = outcomes(trajs, batch.rewards) | dict(success_played=won / (len(trajs) + batch.alike)) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | spent(trajs) | dict(facts)
         row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=tokens, update_seconds=now - began, wait_seconds=began - self.waited)
         row |= dict(train_share=(now - began) / (now - self.waited), tokens_per_s=tokens / (now - self.waited), trajs_per_min=60 * len(trajs) / (now - self.waited))
-        row |= {f'actor/{k}': batch.stats[k] for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall') if k in batch.stats}
+        row |= {f'actor/{k}': batch.stats[k] for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall') if k in batch.stats} | self._engine(batch.stats)
         self.waited = now
         for logger in self.trainer.loggers: logger.log_metrics(row, self.version)
         self.trainer.progress_bar_metrics['success'] = row['success']

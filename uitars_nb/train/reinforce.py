@@ -206,8 +206,9 @@ def reinforce(
     progress: bool = True,
 ) -> Path:
     "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning."
-    path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature)
+    path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature, top_p=config.objective.top_p)
     made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware)))
+    if (path/'summary.json').exists(): return path/'policy'   # it is written last
     last, learned = path/'last.ckpt', Policy.from_pretrained(policy, dtype='float32')
     start = last_update(last)
     weights = _latest(path, start, last)
@@ -219,17 +220,21 @@ def reinforce(
         except Exhausted as e:
             if not module.version: raise   # nothing has been learned
             warnings.warn(f'practice ends after {module.version} of {config.updates} updates: {e}')
-        _save(trainer, module, path, made)
+        states = [whole_state(o) if o is not None else None for o in (module.model, module.critic)]
+        if trainer.is_global_zero: _save(module, path, made, *states)
+        trainer.strategy.barrier()
+    else:   # killed between the last update and this
+        known = torch.load(last, map_location='cpu', weights_only=False)
+        module.load_state_dict(known['state_dict'])
+        module.on_load_checkpoint(known)
+        _save(module, path, made)
     return path/'policy'
 
-def _save(trainer, module, path, made):
-    actor, critic = (whole_state(o) if o is not None else None for o in (module.model, module.critic))
-    if trainer.is_global_zero:
-        module.model.eval()
-        module.policy.save(path/'policy', state=actor)
-        if module.critic is not None: module.critic.eval().save(path/'critic', state=critic)
-        made.summarise(updates=module.version)
-    trainer.strategy.barrier()
+def _save(module, path, made, actor=None, critic=None):
+    module.model.eval()
+    module.policy.save(path/'policy', state=actor)
+    if module.critic is not None: module.critic.eval().save(path/'critic', state=critic)
+    made.summarise(updates=module.version)
 
 def _critic(policy, folder, shared):
     if not folder: return Critic.from_policy(policy, shared)

@@ -87,6 +87,10 @@ class ValuePretraining(L.LightningModule):
         "The critic's; Muon is not for a head alone."
         return MuonAdamW(groups(self.critic.named_parameters(), self.config.lr, self.config.decay, self.config.muon and not self.critic.shared))
 
+    def on_train_start(self):
+        "A shared critic reads the states of a policy that is no part of this module: it comes to the same device."
+        if self.critic.shared: self.policy.model.to(self.device)
+
     def on_save_checkpoint(self, checkpoint: dict):
         "Keep the curves."
         checkpoint['curves'] = self.losses, self.explained
