@@ -50,11 +50,15 @@ class Actor:
     ):
         "New weights; more episodes may begin."
         self.weights, self.version = weights, version
-        self._send((weights and str(weights), version, 0))
+        self._send((weights and str(weights), version, 0, None))
 
     def give_back(self, n: int):
         "Of so many instances nothing will be learned; as many others may begin."
-        self._send((None, self.version, n))
+        self._send((None, self.version, n, None))
+
+    def tell(self, task: str, success: bool):
+        "What a reward source said of an episode, for the curriculum."
+        self._send((None, self.version, 0, (task, success)))
 
     def _send(self, order):
         if not self.process: return

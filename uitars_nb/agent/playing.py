@@ -103,10 +103,9 @@ async def _stream(conn, config, engine, pool, agent):
     course.load_state_dict(dict(chance={k: p for k, (p, _) in config.chances}, heard={k: n for k, (_, n) in config.chances}, drawn={}))
     for name in course.drawn: course.drawn[name] = config.skip
     stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks))
-    orders = asyncio.ensure_future(_obey(conn, engine, allowance))
+    orders = asyncio.ensure_future(_obey(conn, engine, allowance, course))
     async def out():
         async for traj in stream:
-            if not traj.stop.is_environment: course.tell(traj.task.name, traj.success)
             await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), wall=time.monotonic()), {k: (p, course.heard[k]) for k, p in course.chance.items()}))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)
@@ -114,8 +113,8 @@ async def _stream(conn, config, engine, pool, agent):
     await asyncio.gather(*rest, return_exceptions=True)
     for o in done: o.result()
 
-async def _obey(conn, engine, allowance):
-    "New weights as they come; returns when the trainer has gone."
+async def _obey(conn, engine, allowance, course):
+    "New weights and verdicts as they come; returns when the trainer has gone."
     inbox, loop = asyncio.Queue(), asyncio.get_running_loop()
     def listen():
         try:
@@ -125,7 +124,8 @@ async def _obey(conn, engine, allowance):
         except RuntimeError: pass
     threading.Thread(target=listen, daemon=True).start()
     while (order := await inbox.get()) is not None:
-        path, version, back = order
+        path, version, back, told = order
+        if told: course.tell(*told)
         if path: await engine.load_file(path, version)
         allowance.give_back(back)
         allowance.advance(version)

@@ -77,7 +77,7 @@ class Prefixes(Shelf):
         saved, tagged = cache.save(row, job.filled), job.tagged()
         place = job.key, 'last' if any((job.key, o) in self for o in ('first', 'last')) else 'first'
         self.put(place, (tagged, saved), sum(x.nbytes for x in saved))
-        self.places |= dict.fromkeys(marks(tagged), place)
+        if place in self: self.places |= dict.fromkeys(marks(tagged), place)
         if len(self.places) < self.room: return
         self.places = {name: at for name, at in self.places.items() if at in self}
         self.room = max(1 << 12, 2 * len(self.places))

@@ -112,6 +112,7 @@ class Collector(IterableDataset):
         size = self.batch // self.groups.samples
         for traj in self.source:
             if traj.stop.is_environment: failures[traj.stop.value] += 1
+            elif hasattr(self.source, 'tell'): self.source.tell(traj.task.name, self._verdict(traj).success)
             if group := self.groups.add(traj): self.ready.append(group)
             while len(self._usable(number, left)) >= size:
                 trajs, self.ready = sum(self.ready[:size], []), self.ready[size:]
@@ -128,7 +129,7 @@ class Collector(IterableDataset):
             left.update(silent=len(group) - len(said), stale=len(said) - len(young))
             if young and not self._alike(young, left): kept.append(young)
         self.ready = kept
-        self.verdicts = {o.id: self.verdicts[o.id] for group in kept for o in group if o.id in self.verdicts}
+        self.verdicts = {o.id: self.verdicts[o.id] for group in (*kept, *self.groups.open.values()) for o in group if o.id in self.verdicts}
         if len(kept) < before and hasattr(self.source, 'give_back'): self.source.give_back(before - len(kept))
         return kept
 
