@@ -135,6 +135,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
     config_class, base_model_prefix, main_input_name = NanoVLConfig, 'model', 'input_ids'
     input_modalities = ('image', 'text')
     _supports_sdpa = _supports_flash_attn = _supports_attention_backend = True
+    takes_samples = True   # `model.rendering.collate_samples`
     _tied_weights_keys = {'lm_head.weight': 'model.embed_tokens.weight'}
 
     def __init__(self, config: NanoVLConfig):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MARK', 'Prompt', 'Example', 'check_screen', 'check_ids', 'marked', 'image_lengths', 'render', 'encode', 'pad_rows',
-           'collate', 'image_inputs', 'type_ids']
+           'collate', 'collate_samples', 'image_inputs', 'type_ids']
 
 # %% ../../nbs/30_model/05_rendering.ipynb #6f4bf729
 import re, threading
@@ -148,6 +148,24 @@ def collate(
     own = pad_rows([e.mask() for e in examples], False, multiple)
     images = [im for e in examples for im in e.prompt.images]
     return dict(input_ids=ids, attention_mask=mask, own=own) | type_ids(processor, ids) | image_inputs(processor, images)
+
+def collate_samples(
+    processor,
+    bundles: Sequence[Sequence[Example]],   # of each row: replies to one prompt
+) -> dict[str, torch.Tensor]:
+    "As `collate`, with one row for all replies to a prompt: each has the prompt's last token before it, at that token's position, and sees the prompt and itself. For models with one position a token whose attention takes a mask (B, 1, T, T) of bool."
+    rows = [_bundled(o) for o in bundles]
+    ids, at, own, reply = (pad_rows(o, gap) for o, gap in zip(zip(*rows), (processor.tokenizer.pad_token_id, 0, False, -1)))
+    sees = (reply[:, :, None] == reply[:, None]) | (reply[:, None] == 0)
+    return dict(input_ids=ids, attention_mask=sees.tril()[:, None], position_ids=at, own=own) | image_inputs(processor, [im for o in bundles for im in o[0].prompt.images])
+
+def _bundled(examples):
+    "Ids, positions, own tokens, and the number of the reply that each token belongs to (0: the prompt)."
+    prompt = examples[0].prompt.ids.astype(np.int64)
+    begun, n = [np.append(prompt[-1], e.reply) for e in examples], len(prompt) - 1
+    own = [e.mask()[n:] for e in examples]
+    return (np.concatenate([prompt[:n], *begun]), np.concatenate([np.arange(n), *(n + np.arange(len(o)) for o in begun)]),
+            np.concatenate([np.zeros(n, bool), *own]), np.repeat(np.arange(len(begun) + 1), [n, *map(len, begun)]))
 
 def image_inputs(
     processor,

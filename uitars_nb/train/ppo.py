@@ -26,7 +26,7 @@ from .experience import Experience, advantages, gather, group_advantages, miniba
 from .measures import ages, behaviour, ends, outcomes, spent
 from .optim import MuonAdamW, groups
 from .sft import freeze
-from .update import Objective, Targets, actor_loss, critic_steps, look_once, old_logps, old_values, own_states, take_step
+from .update import Objective, Targets, actor_loss, critic_steps, look_once, old_logps, old_values, own_states, take_step, takes_samples
 
 # %% ../../nbs/70_train/30_ppo.ipynb #8dafc0c1
 ALGORITHMS = ('ppo', 'grpo', 'reinforce++')
@@ -148,7 +148,7 @@ class PPO(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int):
         "One update."
         began = perf_counter()
-        exp = look_once(gather(batch.trajs, batch.rewards), self.networks, self.policy.processor)
+        exp = look_once(gather(batch.trajs, batch.rewards, all(map(takes_samples, self.networks))), self.networks, self.policy.processor)
         targets, facts, states = self.look(exp)
         rng = np.random.default_rng((self.config.seed, self.version))
         if self.critic is not None: critic_steps(self.critic, self.policy, exp, targets, self.optimizers(use_pl_optimizer=True)[1], self.config, rng, local_backward(self), self.config.value_clip, states)

@@ -23,7 +23,7 @@ from .experience import advantages, gather
 from .optim import MuonAdamW, groups
 from .ppo import critic_measures
 from .sft import freeze
-from .update import Targets, critic_steps, look_once, old_values, own_states
+from .update import Targets, critic_steps, look_once, old_values, own_states, takes_samples
 
 # %% ../../nbs/70_train/28_value.ipynb #d6d762e2
 def flat(
@@ -111,7 +111,7 @@ class ValuePretraining(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int):
         "Measure, learn, and stop if it is time."
-        exp = gather(batch.trajs, batch.rewards)
+        exp = gather(batch.trajs, batch.rewards, takes_samples(self.critic.model))
         if not self.critic.shared: exp = look_once(exp, [self.critic.model], self.policy.processor)
         states = own_states(self.policy, exp, self.config.part_tokens)[1] if self.critic.shared else None
         value = old_values(self.critic, self.policy, exp, self.config.part_tokens, states)
