@@ -189,7 +189,7 @@ async def serving(
 ):                               # yields the URL that ends in /v1, and the token
     "Serve an engine while the block runs."
     token = token or secrets.token_urlsafe(24)
-    config = uvicorn.Config(make_app(engine, token, name), host, port, log_level='warning', lifespan='off')
+    config = uvicorn.Config(make_app(engine, token, name), host, port, log_level='warning', lifespan='off', timeout_graceful_shutdown=10)   # seconds for replies that are being written
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock := config.bind_socket()]))
     try:
