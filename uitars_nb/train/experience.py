@@ -15,7 +15,7 @@ import torch
 
 from ..core.types import Trajectory
 from ..flywheel.rewards import Reward
-from ..model.images import Sight
+from ..model.images import Sight, content_hash
 from ..model.rendering import Example, Prompt
 from ..rl.gae import Advantages, gae, place_rewards
 from ..rl.losses import grpo_advantages
@@ -111,7 +111,7 @@ def same_prompts(
     examples: Sequence[Example],
 ) -> torch.Tensor:
     "int64 (R,): the same number for the same prompt, images included."
-    hashed = {id(im): hash((im.shape, im.tobytes())) for e in examples for im in e.prompt.images}
+    hashed = {id(im): content_hash(im) for e in examples for im in e.prompt.images}
     numbers = {}
     return torch.tensor([numbers.setdefault((e.prompt.ids.tobytes(), *(hashed[id(im)] for im in e.prompt.images)), len(numbers)) for e in examples])
 

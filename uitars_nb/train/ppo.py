@@ -114,7 +114,7 @@ class PPO(L.LightningModule):
         self.critic = critic if config.algorithm == 'ppo' else None
         self.__dict__['reference'] = reference   # not trained, not saved
         self.version = 0    # updates made
-        self.waited = perf_counter()
+        self.waited, self.stats = perf_counter(), {}   # when the last update ended, and what the actor had counted by then
         freeze(self.model, config.frozen)
         if self.critic is not None and not self.critic.shared: freeze(self.critic.model, config.frozen)
 
@@ -197,8 +197,9 @@ class PPO(L.LightningModule):
 
     def _engine(self, stats):
         "The share of the time since the last update in which the actor's engine computed."
-        before, self.__dict__['stats'] = self.__dict__.get('stats', {}), stats
-        return dict(engine_share=(stats['busy_seconds'] - before['busy_seconds']) / (stats['wall'] - before['wall'])) if 'wall' in stats and before.get('wall', stats['wall']) < stats['wall'] else {}
+        before, self.stats = self.stats, stats
+        busy, wall = (stats.get(k, 0.) - before.get(k, 0.) for k in ('busy_seconds', 'wall'))
+        return dict(engine_share=busy / wall) if 'wall' in before and wall > 0 and busy >= 0 else {}   # an actor that was replaced counts anew
 
     def note(self, batch: Batch, exp: Experience, facts: Mapping[str, float], began: float):
         "Log a row."
