@@ -114,6 +114,21 @@ async def test_weights_that_change_in_place_are_noticed(parity, tmp_path):
     with pytest.raises(ValueError, match='weights'): await play(recipe, tmp_path/'a')
 
 
+async def test_another_memory_is_another_result(parity, tmp_path):
+    from tests import sft_run
+    sft_run.small_policy().save(tmp_path/'p')
+    recipe = replace(RECIPE, policy=str(tmp_path/'p'), episodes=1, max_tokens=4, images=2, summaries='none')
+    await play(recipe, tmp_path/'a')
+    memory = read_result(tmp_path/'a')[0]['parameters']['agent']['memory']
+    assert memory['images'] == 2 and not memory['episodic']
+    with pytest.raises(ValueError, match='images'): await play(replace(recipe, images=0), tmp_path/'a')
+
+
+@pytest.mark.parametrize('memory, error', [(dict(images=1), 'script'), (dict(summaries='lines'), 'script'), (dict(policy='runs/x', images=-1), 'at least one'), (dict(policy='runs/x', summaries='long'), 'lines, written, none')])
+def test_a_memory_that_nobody_has(memory, error):
+    with pytest.raises(ValueError, match=error): replace(RECIPE, **memory)
+
+
 async def test_samples_give_pass_at_k(parity, tmp_path):
     await play(replace(RECIPE, samples=4), tmp_path/'a')
     found = json.loads((tmp_path/'a'/'summary.json').read_text())['pass_at']

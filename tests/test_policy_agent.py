@@ -224,6 +224,20 @@ async def test_each_chunk_is_summarised_once(summary):
     assert (f'1-9. {summary}' in last and 'Try 4' not in last) if summary else ('5. Try 4.' in last)
 
 
+@pytest.mark.parametrize('summaries, asked, told', [('', 0, '5. Try 4.'), ('lines', 0, '5. Try 4.'), ('written', 3, f'1-9. {Scribe.summary}'), ('none', 0, '')])
+async def test_the_same_model_with_another_memory(summaries, asked, told):
+    engine = Scribe(*[say(click(i, i), thought=f'Try {i}.') for i in range(12)])
+    agent = PolicyAgent(engine, DIALECT, Sampling(max_tokens=64), MemoryConfig(images=1, steps=2, chunk=3, system=False)).remembering(2, summaries)
+    await episode(agent)
+    last = engine.seen[-1][0]
+    assert engine.asked == asked and sum(p['type'] == 'image' for m in last for p in m['content']) == 2
+    assert told in words(last) and ('Earlier steps' in words(last)) == bool(told)
+
+
+def test_summaries_that_there_are_not():
+    with pytest.raises(ValueError, match='lines, written, none'): policy().remembering(summaries='long')
+
+
 # --- tokens of real processors
 
 @pytest.fixture(scope='module')

@@ -143,6 +143,8 @@ def evaluate_policy(
     against: Annotated[Path | None, typer.Option(help='Another run to compare with, on the same instances.')] = None,
     dtype: Annotated[str, typer.Option(help="Of a checkpoint's weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).")] = 'auto',
     dialect: Annotated[str, typer.Option(help="Of a server's model, where it does not tell: ui-tars-2, ui-tars-1.5 or ui-tars-1.")] = '',
+    images: Annotated[int, typer.Option(help='Newest screenshots that a model is shown; 0: as many as in training.', min=0)] = 0,
+    summaries: Annotated[str, typer.Option(help="Of a model's older steps: lines, written (by the model), or none; as in training without it.")] = '',
     browsers: Browsers = 2,
     pages: Pages = 2,
 ):
@@ -152,10 +154,11 @@ def evaluate_policy(
     Examples:
       uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick
       uitars-nb eval --policy http://127.0.0.1:8000/v1 --dialect ui-tars-1.5 --max-tokens 512 --episodes 10
+      uitars-nb eval --policy ./UI-TARS-1.5-7B --suite recall/pairs --images 3 --summaries written
     """
     from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results
     out = out or Path('runs/eval') / (f'{policy}-{suite}'.strip('./').replace('/', '-') + ('' if split == 'test' else f'-{split}'))
-    recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect)
+    recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect, images=images, summaries=summaries)
     if against: check_paired(against, asdict(recipe))   # before an hour of playing
     print(play_recipe(recipe, out, browsers, pages))
     print('By task in', out / 'by_task.csv')

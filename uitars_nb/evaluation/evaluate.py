@@ -17,6 +17,7 @@ import pandas as pd
 
 from ..agent.loop import Limits
 from ..agent.memory import REPLY
+from ..agent.policy_agent import SUMMARIES
 from ..agent.rollout import Pool, Rollout, play
 from ..core.runs import Run, read_json, write_atomic
 from ..core.store import Store
@@ -31,7 +32,7 @@ DTYPES = ('auto', 'float32', 'bfloat16', 'float16')
 
 @dataclass(frozen=True)
 class Recipe:
-    "What an evaluation plays. Raises `ValueError` for an unknown dtype or dialect, and for several samples without a temperature."
+    "What an evaluation plays. Raises `ValueError` for an unknown dtype, dialect or way to summarise, for a script's memory, and for several samples without a temperature."
     suite: str = 'miniwob/quick'  # a suite or a single task
     policy: str = 'oracle'        # a script's name, a checkpoint's directory, or a server's URL
     split: str = 'test'           # 'train' | 'validation' | 'test'
@@ -45,11 +46,16 @@ class Recipe:
     seed: int = 0                 # of a checkpoint's sampling
     dtype: str = 'auto'           # of a checkpoint's weights, such as 'bfloat16'; 'auto': as they are stored, or fp32 where this processor would imitate bf16
     dialect: str = ''             # of a server's model, where it does not tell
+    images: int = 0               # newest screenshots that a model is shown; 0: as it was trained
+    summaries: str = ''           # of its older steps: 'lines', 'written' by the model, or 'none'; '': as it was trained
 
     def __post_init__(self):
         if self.samples > 1 and not self.temperature and not script(self.policy): raise ValueError(f'{self.samples} samples of the likeliest tokens are all alike: give a temperature too, such as 1')
         if self.dialect: get_dialect(self.dialect)
         if self.dtype not in DTYPES: raise ValueError(f'no dtype {self.dtype!r}; there are {", ".join(DTYPES)}')
+        if self.images < 0: raise ValueError(f'a model is shown at least one screenshot (0: as many as in training), not {self.images}')
+        if self.summaries not in ('', *SUMMARIES): raise ValueError(f'no summaries {self.summaries!r}; there are {", ".join(SUMMARIES)}')
+        if (self.images or self.summaries) and script(self.policy): raise ValueError(f'{self.policy} is a script, which needs no memory: images and summaries are of models')
 
 def plan(
     recipe: Recipe,
@@ -94,7 +100,8 @@ async def evaluate(
     specs = plan(recipe)
     start = time.perf_counter()
     async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect) as agent:
-        acts = dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config))) if hasattr(agent, 'config') else {}
+        if not script(recipe.policy): agent = agent.remembering(recipe.images, recipe.summaries)
+        acts = {} if script(recipe.policy) else dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)))
         run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)), env)
         store = Store(run.path / 'store')
         rollout = Rollout(pool, specs, agent, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
