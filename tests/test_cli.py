@@ -182,3 +182,15 @@ def test_the_main_job_learns_reports_and_resumes(tmp_path):
         assert played == ([2, 0, 0] if name in ('before', 'demos') else [2, 0])
     stages = json.loads((tmp_path/'run/stages.json').read_text())
     assert [*stages] == ['before', 'demos', 'imitation', 'after', 'practice', 'practised'] and all(o['done'] and o['seconds'] > 0 for o in stages.values())
+
+
+@pytest.mark.parametrize('demos, order', [(1, ['demos', 'after', 'practice', 'practised']), (0, ['practice', 'after', 'practised'])])
+def test_a_start_that_practises_as_it_is_does_so_before_it_is_measured(demos, order, tmp_path, monkeypatch):
+    "A run of practice alone has its policy before an hour of playing."
+    from uitars_nb.cli import learn
+    done = []
+    monkeypatch.setattr(learn, 'play_recipe', lambda recipe, out, browsers, pages: done.append(out.name))
+    monkeypatch.setattr(learn, 'train', lambda *_, **__: None)
+    monkeypatch.setattr(learn, 'reinforce', lambda *_, **__: done.append('practice'))
+    learn.learn(learn.Job(demos=demos), tmp_path)
+    assert done == order

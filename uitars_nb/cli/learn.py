@@ -85,7 +85,7 @@ def learn(
     job: Job,
     out: Path,   # the run's directory
 ):
-    "Measure, demonstrate, learn, measure, practise, measure; what is there already is not done again."
+    "Measure, demonstrate, learn, measure, practise, measure; what is there already is not done again. Without demonstrations both measurements come after practice."
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
     check_job(job)
     start = job.start.relative_to(Path.cwd()) if job.start.is_relative_to(Path.cwd()) else job.start   # so that what is kept names no place of this machine
@@ -93,13 +93,15 @@ def learn(
         with timed(name, out): print(name, play_recipe(Recipe(suite, str(policy), split, episodes, first=first, max_tokens=job.max_tokens, dtype=job.dtype), out / name, job.browsers, job.pages), flush=True)
         if since and (out / since).exists(): print(comparison_line(compare_results(out / since, out / name)))
     if job.before: play('before', start)
-    taught = clone(job, start, out, play) if job.demos or job.hard else start
-    play('after', taught, since='before')
-    if not job.updates: return
-    with timed('practice', out):
-        reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6,
-                  muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), settings=job.settings, max_tokens=job.max_tokens, browsers=job.browsers, pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
-    play('practised', out / 'ppo/policy', since='after')
+    cloned = bool(job.demos or job.hard)
+    taught = clone(job, start, out, play) if cloned else start
+    if cloned: play('after', taught, since='before')
+    if job.updates:
+        with timed('practice', out):
+            reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6,
+                      muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), settings=job.settings, max_tokens=job.max_tokens, browsers=job.browsers, pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
+    if not cloned: play('after', taught, since='before')   # nothing waits for what a start that practises as it is can do
+    if job.updates: play('practised', out / 'ppo/policy', since='after')
 
 def clone(
     job: Job,
