@@ -1,4 +1,4 @@
-"""The engine against sequential `generate` of the same model: decisions a second alone and at 16 sessions, and the time that is not the model's."""
+"""The engine against sequential `generate` of the same model: decisions a second alone and at 16 sessions, the time that is not the model's, and what samples of one prompt cost less than those of several."""
 import argparse, asyncio, itertools, time
 
 import numpy as np
@@ -16,7 +16,7 @@ from uitars_nb.model.sampling import Sampling
 from uitars_nb.model.tokenizer import make_tokenizer
 
 ROUNDS = dict(quick=6, default=12, full=24)
-SESSIONS, TURNS, ALONE = 16, 3, 3   # TURNS decisions an episode; ALONE of them in a round of one session
+SESSIONS, TURNS, ALONE, SAMPLES = 16, 3, 3, 8   # TURNS decisions an episode; ALONE of them in a round of one session; SAMPLES of an instance, as GRPO draws them
 REPLY = 24                          # tokens: the mean over 528 oracle replies of the MiniWoB++ demonstrations
 COMMAND = 'python -m tests.bench engine'
 
@@ -86,7 +86,13 @@ def arms(engine, policy, overhead, cpu):
         overhead.append(1 - (engine.stats()['forward_seconds'] - before) / (time.perf_counter() - began))
         return out
 
-    return dict(generate=lambda: alone('generate', generate(policy)), engine_1=lambda: alone('engine_1', through(engine)), engine_16=many)
+    async def samples(name, prompts):
+        firsts = [episodes.messages([]) for _ in range(prompts)]
+        decide, number = through(engine), next(episodes.number)
+        return await timed(name, asyncio.gather(*(decide(firsts[i % prompts], f'sample {number}/{i}') for i in range(SAMPLES))), SAMPLES)
+
+    return dict(generate=lambda: alone('generate', generate(policy)), engine_1=lambda: alone('engine_1', through(engine)), engine_16=many,
+                one_prompt=lambda: samples('one_prompt', 1), own_prompts=lambda: samples('own_prompts', SAMPLES))
 
 
 async def _series(episodes, decide):
@@ -100,7 +106,7 @@ async def measure(rounds, dtype=torch.float32):
         blocks = await alternate(arms(engine, policy, overhead, cpu), rounds)
         stats = engine.stats()
     parameters = sum(p.numel() for p in policy.model.parameters())
-    about = dict(parameters=parameters, reply_tokens=REPLY, sessions=SESSIONS, turns=TURNS, threads=torch.get_num_threads(), stats=stats)
+    about = dict(parameters=parameters, reply_tokens=REPLY, sessions=SESSIONS, turns=TURNS, samples=SAMPLES, threads=torch.get_num_threads(), stats=stats)
     return blocks, overhead[1:], {k: v[1:] for k, v in cpu.items()}, about
 
 
@@ -114,6 +120,7 @@ def main():
         blocks, overhead, cpu, about = asyncio.run(measure(ROUNDS[args.size], dtype))
         figures |= {f'engine_vs_generate_16{suffix}': figure(ratio(blocks['generate'], blocks['engine_16']), unit='x', **facts),
                     f'engine_vs_generate_1{suffix}': figure(ratio(blocks['generate'], blocks['engine_1']), unit='x', **facts),
+                    f'engine_samples_of_one_prompt{suffix}': figure(ratio(blocks['own_prompts'], blocks['one_prompt']), unit='x', **facts),
                     f'engine_overhead{suffix}': figure(median_interval(overhead), unit='of its time', **facts),
                     f'engine_16_ms{suffix}': figure(typical([1000 * b for b in blocks['engine_16']]), unit='ms a decision', **facts),
                     f'engine_cpu_vs_generate_16{suffix}': figure(median_interval(np.divide(cpu['generate'], cpu['engine_16'])), unit='x less CPU time', **facts),
@@ -121,7 +128,7 @@ def main():
         rounds[str(dtype).removeprefix('torch.')] = dict(seconds_a_decision={k: [float(o[0]) for o in v] for k, v in blocks.items()}, cpu_seconds_a_decision=cpu, overhead=overhead, **about)
     record_figures('bench', figures)
     write_json('reports/bench/engine.json', rounds)
-    for id, fig in figures.items(): print(f'{id:32} {fig}  [{fig.low:.3g}, {fig.high:.3g}]')
+    for id, fig in figures.items(): print(f'{id:36} {fig}  [{fig.low:.3g}, {fig.high:.3g}]')
 
 
 if __name__ == '__main__': main()
