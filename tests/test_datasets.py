@@ -226,8 +226,9 @@ def test_each_record_once_before_any_twice(n, start, count, seed):
 @few
 @given(st.lists(st.floats(0, 9), min_size=1, max_size=6).filter(lambda w: sum(w) > 0), st.integers(0, 500))
 def test_quotas_are_the_weights(weights, total):
-    parts = quotas(weights, total)
-    assert parts.sum() == total and (np.abs(parts - np.array(weights) / sum(weights) * total) < 1).all()
+    parts, share = quotas(weights, total, range(400)), np.array(weights) / sum(weights) * total
+    assert (parts >= 0).all() and (parts.sum(1) == total).all() and (np.abs(parts - share) < 1 + 1e-6).all()
+    assert (np.abs(parts.mean(0) - share) < .02).all()   # a source that is too small for every pool has its share over many
 
 
 def test_a_stream_keeps_its_weights_and_wastes_nothing():
@@ -242,6 +243,16 @@ def test_a_stream_keeps_its_weights_and_wastes_nothing():
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(stream))[k], rows[k])
     mixed = [len({int(i >= 500) for i in row}) for row in rows]
     assert np.mean(mixed) > 1.3   # batches are not of one source each
+
+
+def test_small_batches_see_every_source():
+    "With one record a batch and sixty sources, some of which are too small for a record in each pool."
+    sources = {f's{i}': listed(5, f's{i}', first=9 * i) for i in range(60)}
+    stream = Stream(sources, {k: 1 if i else 9 for i, k in enumerate(sources)}, batch=1, pool=64)
+    seen = Counter(int(stream[k][0]) // 5 for k in range(68 * 40))
+    assert abs(seen[0] - 360) <= 2 and all(abs(seen[i] - 40) <= 2 for i in range(1, 60))
+    places = [int(stream[k][0]) for k in range(68 * 40)]
+    assert Counter(Counter(p for p in places if p // 5 == 7).values()).keys() <= {7, 8, 9}   # each record once before any twice
 
 
 def test_batches_are_not_of_one_length():

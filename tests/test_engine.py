@@ -192,6 +192,37 @@ async def test_a_pass_that_fails_is_tried_again_request_by_request(never_ends, m
     for i in (0, 2): check(policy, jobs[i].prompt, jobs[i].future.result(0))
 
 
+@torch.inference_mode()
+def test_a_step_that_fails_costs_the_longest_alone(never_ends, monkeypatch):
+    "Passes that hold more tokens than there is memory for, as when a cache cannot grow."
+    policy, sights = never_ends, Sights(never_ends.processor)
+    batch = Batch(policy, sights)
+    jobs = [admit(policy.model, sights, policy.render(chat('go ' * n, screen(n))), Sampling(max_tokens=4)) for n in (1, 40, 8)]
+    batch.join(jobs)
+    run = type(batch.passes).__call__
+    def tight(self, group, at):
+        if max(o.filled for o in group) > len(jobs[1].prompt.ids): raise MemoryError('no room')
+        return run(self, group, at)
+    batch.step()
+    monkeypatch.setattr(type(batch.passes), '__call__', tight)
+    while batch.jobs: batch.step()
+    with pytest.raises(MemoryError, match='no room'): jobs[1].future.result(0)
+    for i in (0, 2): check(policy, jobs[i].prompt, jobs[i].future.result(0))
+
+
+@torch.inference_mode()
+def test_a_beginning_that_cannot_be_found_fails_its_request(never_ends, monkeypatch):
+    policy, sights = never_ends, Sights(never_ends.processor)
+    batch = Batch(policy, sights)
+    jobs = [admit(policy.model, sights, policy.render(chat('go', screen(n))), Sampling(max_tokens=4), f'k{n}') for n in range(3)]
+    find = batch.prefixes.find
+    monkeypatch.setattr(batch.prefixes, 'find', lambda job: find(job) if job is not jobs[1] else 1 / 0)
+    batch.join(jobs)
+    while batch.jobs: batch.step()
+    with pytest.raises(ZeroDivisionError): jobs[1].future.result(0)
+    for i in (0, 2): check(policy, jobs[i].prompt, jobs[i].future.result(0))
+
+
 async def test_a_cancelled_request_leaves_the_batch(never_ends):
     policy = never_ends
     async with Engine(policy, max_batch=2) as engine:

@@ -171,6 +171,38 @@ async def test_a_context_that_is_too_short_is_told_at_once():
     with pytest.raises(ValueError, match='longer context'): await episode(policy(say(click()), config=MemoryConfig(context=200)))
 
 
+class Slow(Counter):
+    "A session on real time, whose hands are stuck after so many waits."
+    stuck = 99
+    async def act(self, action):
+        if action.name == 'wait': self.stuck -= 1; await asyncio.sleep(action.args['time'] if self.stuck >= 0 else 9)
+        else: await super().act(action)
+
+
+async def test_a_policy_that_waits_has_failed_itself():
+    "Several waits in a reply, and one that is longer than the environment may take for anything else, are no failure of the environment."
+    wait = lambda s: Action('wait', dict(time=s))
+    agent = policy(say(*[wait(.06)] * 4, wait(.2)), say(Action('finished')))
+    traj = await episode(agent, Slow(), Limits(seconds=.1))
+    assert (traj.stop, traj.success, len(traj.steps[0].actions)) == (StopReason.FINISHED, False, 5)
+    traj = await episode(policy(say(*[wait(.06)] * 4)), Slow(), Limits(seconds=.1, session_ms=200))
+    assert (traj.stop, len(traj.steps[0].actions)) == (StopReason.POLICY_TIMEOUT, 3)
+    stuck = Slow(); stuck.stuck = 1
+    traj = await episode(policy(say(*[wait(.06)] * 4)), stuck, Limits(seconds=.1))
+    assert traj.stop is StopReason.ENV_TIMEOUT
+
+
+async def test_no_character_of_a_page_ends_an_evaluation():
+    "The renderer's own mark and half a surrogate pair, in a thought and on the screen."
+    class Odd(Counter):
+        async def observe(self): return replace(await super().observe(), text='\ue0f0 \ue0f1 \ud83d')
+    model = Policy(*_nano(), 'ui-tars-2')
+    agent = policy(say(click(), thought='\ue0f0'), count=count_tokens(model))
+    traj = await episode(agent, Odd())
+    assert traj.success and len(traj.steps) == 3
+    for messages, *_ in agent.engine.seen: assert len(model.render(messages).images) == len([p for m in messages for p in m['content'] if p['type'] == 'image'])
+
+
 # --- seeds and episodes
 
 async def test_samples_are_seeded_by_episode_and_turn():
@@ -185,6 +217,10 @@ async def test_samples_are_seeded_by_episode_and_turn():
     first = played()
     await play(Rollout(Counters(), specs[::-1], agent, 'one', samples=2), progress=False)
     assert first == played() and len(first) == 8
+    await play(Rollout(Counters(), specs, agent, 'elsewhere/one', samples=2), progress=False)
+    assert {k.removeprefix('elsewhere/'): v for k, v in played().items()} == first   # of the same weights in another folder
+    for id in ('run/000001-0.0', 'run/000001-1.0'): await run_episode(Counter(), TASK, specs[0], agent, id=id)   # as practice names them
+    assert len({s for seeds in played().values() for s in seeds}) == 6
     every = [s for seeds in first.values() for s in seeds]
     assert len(set(every)) == len(every) == 24
     assert turn_seed(None, 'x', 1) is None and turn_seed(1, 'x', 1) != turn_seed(2, 'x', 1)
@@ -244,15 +280,18 @@ def test_summaries_that_there_are_not():
 def qwen(tmp_path_factory): return Policy.from_pretrained(write_checkpoint(tmp_path_factory.mktemp('qwen')/'model', 'UI-TARS-1.5-7B'))
 
 
-@pytest.fixture(scope='module')
-def nano():
+def _nano():
     from uitars_nb.core.actions import ACTION_SPACE
     from uitars_nb.core.grammar import describe
     from uitars_nb.model.nano import NanoVLForConditionalGeneration, NanoVLImageProcessor, NanoVLProcessor, nano_config
     from uitars_nb.model.tokenizer import make_tokenizer
     tok = make_tokenizer([describe(ACTION_SPACE), *[say(click(i, i)) for i in range(0, 1000, 50)]])
     config = nano_config(tok, hidden=32, layers=1, heads=2)
-    return Policy(NanoVLForConditionalGeneration(config), NanoVLProcessor(NanoVLImageProcessor(), tok), 'ui-tars-2')
+    return NanoVLForConditionalGeneration(config), NanoVLProcessor(NanoVLImageProcessor(), tok)
+
+
+@pytest.fixture(scope='module')
+def nano(): return Policy(*_nano(), 'ui-tars-2')
 
 
 def spoken(policy, text):

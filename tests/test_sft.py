@@ -209,6 +209,21 @@ def test_published_layouts_train(layout, tmp_path):
     assert Policy.from_pretrained(trained).model.config.model_type == policy.model.config.model_type
 
 
+def test_of_a_policy_with_an_adapter_the_adapter_alone_learns(tmp_path):
+    "What is saved says what was trained: nothing else has moved."
+    from peft import LoraConfig
+    sft_run.small_policy(0.).save(tmp_path/'base')
+    policy = Policy.from_pretrained(tmp_path/'base', dtype='float32', adapter=LoraConfig(r=2, target_modules=['q_proj', 'v_proj']))
+    learns = {k for k, p in policy.model.named_parameters() if p.requires_grad}
+    before = {k: v.clone() for k, v in policy.model.state_dict().items()}
+    data, _ = sft_run.sources(policy)
+    saved = fit(policy, data, tmp_path/'run', SFTConfig(steps=3, batch=4, lr=1e-2, accelerator='cpu', precision='32-true'), progress=False)
+    assert {k for k, v in policy.model.state_dict().items() if not torch.equal(v, before[k])} == learns != set()
+    assert {k for k, p in policy.model.named_parameters() if p.requires_grad} == learns
+    batch = policy.collate([sft_run.grey(policy, i, i).example for i in range(4)])
+    with torch.no_grad(): assert torch.equal(Policy.from_pretrained(saved, dtype='float32').logps(batch), policy.logps(batch))
+
+
 def test_refusals(whole, tmp_path):
     policy = sft_run.small_policy()
     data, held = sft_run.sources(policy)

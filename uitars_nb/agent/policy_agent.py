@@ -95,7 +95,8 @@ class PolicyAgent:
     def __call__(self, session, task, spec: TaskSpec) -> 'ReAct':
         offered = [o for o in getattr(session, 'functions', ()) if o.name not in self.space]  # such as tools of MCP servers
         policy = replace(self, space=self.space.extend(*offered)) if offered else self
-        return ReAct(policy, spec.instruction, EPISODE.get() or spec.id)
+        episode = EPISODE.get() or spec.id
+        return ReAct(policy, spec.instruction, episode, episode[max(0, episode.find(spec.id)):])   # a rollout's ids begin with who acts
 
 
 def remembers(
@@ -119,8 +120,9 @@ class ReAct:
         policy: PolicyAgent,
         instruction: str,
         key: str,              # names the episode
+        draws: str = '',       # what its seeds are made of, so that the same weights under another name draw the same; the key by default
     ):
-        self.policy, self.instruction, self.key, self.written = policy, instruction, key, {}
+        self.policy, self.instruction, self.key, self.draws, self.written = policy, instruction, key, draws or key, {}
 
     async def act(self, steps: Sequence[Step], obs: Observation) -> Reply:
         "What the model says next; text that is no well-formed call becomes the reply's error."
@@ -134,7 +136,7 @@ class ReAct:
     async def complete(self, messages: list[dict], n: int, aside: str = '') -> Completion:
         "The engine's reply at turn `n`, or to something asked aside, which leaves the prefix of the episode's turns alone."
         sampling = self.policy.sampling
-        return await ask(self.policy.engine, messages, replace(sampling, seed=turn_seed(sampling.seed, self.key, n)), self.key + aside)
+        return await ask(self.policy.engine, messages, replace(sampling, seed=turn_seed(sampling.seed, self.draws, n)), self.key + aside)
 
     async def recall(self, steps: Sequence[Step], obs: Observation) -> Context:
         "The prompt of this turn; summaries that are missing are written first."

@@ -157,9 +157,10 @@ def evaluate_policy(
       uitars-nb eval --policy ./UI-TARS-1.5-7B --suite recall/pairs --images 3 --summaries written
     """
     from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results
+    from uitars_nb.sandbox.chromium import versions
     out = out or Path('runs/eval') / (f'{policy}-{suite}'.strip('./').replace('/', '-') + ('' if split == 'test' else f'-{split}'))
     recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect, images=images, summaries=summaries)
-    if against: check_paired(against, asdict(recipe))   # before an hour of playing
+    if against: check_paired(against, asdict(recipe) | dict(screens=versions()))   # before an hour of playing
     print(play_recipe(recipe, out, browsers, pages))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))

@@ -76,7 +76,8 @@ def by_task(
 def _row(rows):
     played = rows[~rows.env_failure]
     if played.empty: return dict(n=0, success=np.nan, low=np.nan, high=np.nan, reward=np.nan, steps=np.nan, env_failures=len(rows))   # not a failure of the policy
-    rate = success_rate(int(played.success.sum()), len(played))
+    solved = played.groupby('seed').success.mean()
+    rate = success_rate(solved.sum(), len(solved))   # samples of one instance are alike, so it counts once
     return dict(n=len(played), success=rate.value, low=rate.low, high=rate.high, reward=played.reward.mean(), steps=played.n_steps.mean(),
                 env_failures=int(rows.env_failure.sum()), **played.stop.value_counts(normalize=True))
 
@@ -84,9 +85,12 @@ def scores(
     index: pd.DataFrame,
     column: str = 'success',  # or 'reward'
 ) -> dict[str, np.ndarray]:
-    "Task -> the episodes' scores in the order of their seeds, as `macro_mean` and `compare` take them."
-    played = index[~index.env_failure].sort_values(['seed', 'id'])
-    return {task: rows[column].to_numpy(float) for task, rows in played.groupby('task')}
+    "Task -> the instances' scores, means over their samples, in the order of their seeds, as `macro_mean` and `compare` take them."
+    return _instances(index[~index.env_failure], column)
+
+def _instances(played, column):
+    means = played.groupby(['task', 'seed'])[column].mean()
+    return {task: rows.to_numpy(float) for task, rows in means.groupby('task')}
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #d669f584
 async def evaluate(
@@ -153,16 +157,16 @@ def read_episodes(
     columns = ['id', 'policy', 'task', 'seed', 'stop', 'env_failure', 'success', 'reward', 'n_steps']
     return index[columns].join(seconds).sort_values('id', ignore_index=True)
 
-PAIRED = 'suite', 'split', 'episodes', 'samples', 'first', 'limits'   # parameters that two runs share which are compared
+PAIRED = 'suite', 'split', 'episodes', 'samples', 'first', 'limits', 'screens'   # parameters that two runs share which are compared
 
 def check_paired(
     path: str | Path,     # the directory of a run
     parameters: Mapping,  # of another, or of one that is to be played
 ):
-    "Raises `FileNotFoundError` where no evaluation was left, and `ValueError` where it was not of the same instances, or not within the same limits."
+    "Raises `FileNotFoundError` where no evaluation was left, and `ValueError` where it was not of the same instances, within the same limits, on the screens of the same Chromium and fonts."
     there = read_result(path)[0]['parameters']
     differ = [f'{k} ({there[k]}, not {parameters[k]})' for k in PAIRED if k in there and k in parameters and there[k] != parameters[k]]
-    if differ: raise ValueError(f'{path} cannot be compared with, its episodes are others: it differs in {", ".join(differ)}')
+    if differ: raise ValueError(f'{path} cannot be compared with, its episodes are others: it differs in {", ".join(differ)}; play it again as the other one')
 
 def compare_results(
     a: str | Path,  # run's directory of one policy
@@ -177,10 +181,10 @@ def paired(
     a: pd.DataFrame,   # what `Store.index` gives
     b: pd.DataFrame,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    "The scores of the samples that both have; one that the environment broke to the end is left out on both sides. Raises `ValueError` where nothing is left."
+    "The instances' scores, means over the samples that both have; one that the environment broke to the end is left out on both sides. Raises `ValueError` where nothing is left."
     both = _samples(a).merge(_samples(b), on=['task', 'seed', 'sample'], suffixes=('_a', '_b'))
     if both.empty: raise ValueError('the two results have no instance in common: evaluate both with the same suite and episodes')
-    return tuple({task: rows[f'success_{side}'].to_numpy(float) for task, rows in both.groupby('task')} for side in 'ab')
+    return tuple(_instances(both, f'success_{side}') for side in 'ab')
 
 def _samples(index):
     played = index[~index.env_failure]

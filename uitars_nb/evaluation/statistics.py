@@ -11,7 +11,7 @@ from math import comb
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 
 # %% ../../nbs/80_evaluation/00_statistics.ipynb #e8b05081
 class Estimate(NamedTuple):
@@ -24,28 +24,31 @@ class Estimate(NamedTuple):
 
 # %% ../../nbs/80_evaluation/00_statistics.ipynb #e30a7489
 def success_rate(
-    k: int,                    # successes
-    n: int,                    # episodes
+    k: float,                  # successes; of instances that were sampled several times, the sum of their shares
+    n: int,                    # instances
     confidence: float = 0.95,
 ) -> Estimate:
     "Success rate with Wilson's interval. Raises `ValueError` where no episode was played."
     if n < 1: raise ValueError('no episode was played, so there is no success rate')
-    ci = binomtest(k, n).proportion_ci(confidence, method='wilson')
-    return Estimate(k / n, ci.low, ci.high)
+    z, rate = norm.ppf((1 + confidence) / 2), k / n
+    middle, half = rate + z**2 / (2 * n), z * (rate * (1 - rate) / n + z**2 / (4 * n**2)) ** .5
+    return Estimate(rate, float(max(0., middle - half) / (1 + z**2 / n)), float(min(1., (middle + half) / (1 + z**2 / n))))
 
 # %% ../../nbs/80_evaluation/00_statistics.ipynb #a19fdede
 def macro_mean(
-    scores: Mapping[str, np.ndarray],  # task -> one score per episode, success (0/1) or reward
+    scores: Mapping[str, np.ndarray],  # task -> one score per instance, success (0/1, or the share of its samples) or reward
     confidence: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
 ) -> Estimate:
     "Mean of the tasks' means, with a bootstrap interval stratified by task."
-    rng = np.random.default_rng(seed)
-    resampled = [rng.choice(np.asarray(s, float), (draws, len(s))).mean(1) for s in scores.values()]
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(np.mean(resampled, axis=0), [tail, 1 - tail])
-    return Estimate(float(np.mean([np.mean(s) for s in scores.values()])), float(low), float(high))
+    rng, scores = np.random.default_rng(seed), [np.asarray(s, float) for s in scores.values()]
+    ones = [s for s in scores if len(s) == 1]
+    strata = [(1, s) for s in scores if len(s) > 1] + ([(len(ones), np.concatenate(ones))] if ones else [])
+    moved = sum(n * (rng.choice(s, (draws, len(s))).mean(1) - s.mean()) * (len(s) / max(1, len(s) - 1)) ** .5 for n, s in strata)
+    value, tail = float(np.mean([s.mean() for s in scores])), (1 - confidence) / 2
+    ends = np.clip(value + np.quantile(moved / len(scores), [tail, 1 - tail]), min(map(np.min, scores)), max(map(np.max, scores)))
+    return Estimate(value, *ends.tolist())
 
 # %% ../../nbs/80_evaluation/00_statistics.ipynb #24bc4c6b
 def pass_at_k(

@@ -61,7 +61,7 @@ def speaks(
 ) -> bool:
     "Whether a completion is of the policy's own vocabulary."
     if completion is None or not len(completion.ids) or completion.ids.min() < 0 or completion.ids.max() >= len(policy.processor.tokenizer): return False
-    return policy.decode(completion.ids) == completion.text
+    return strip_ends(policy.decode(completion.ids)) == strip_ends(completion.text)   # a server leaves the end out of the text
 
 def say(
     step: Step,

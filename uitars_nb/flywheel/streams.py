@@ -23,16 +23,16 @@ from ..model.rendering import collate
 
 # %% ../../nbs/60_flywheel/24_streams.ipynb #b3fcaafc
 def quotas(
-    weights: Sequence[float],  # (S,), not negative, not all zero
-    total: int,
+    weights: Sequence[float],   # (S,), not negative, not all zero
+    total: int,                 # records of a pool
+    pools: Sequence[int] = (0,),   # numbers of P pools
 ) -> np.ndarray:
-    "int64 (S,): `total` in parts that are as near to the weights as whole numbers come (largest remainders)."
+    "int64 (P, S): `total` in whole parts, a row a pool; each part is its share rounded down or up."
     w = np.asarray(weights, float)
     if not len(w) or w.min() < 0 or not w.sum() > 0: raise ValueError(f'weights are not negative and not all zero, unlike {[*weights]}')
-    share = w / w.sum() * total
-    parts = np.floor(share).astype(np.int64)
-    parts[np.argsort(parts - share, kind='stable')[:total - parts.sum()]] += 1
-    return parts
+    ends = np.r_[0, np.cumsum(w)[:-1] / w.sum() * total, total]
+    comb = (np.asarray(pools)[:, None] + 1) * (5**.5 - 1) / 2 % 1
+    return np.diff(np.ceil(ends - comb)).astype(np.int64)
 
 # %% ../../nbs/60_flywheel/24_streams.ipynb #4ceff4f6
 @lru_cache(8)
@@ -86,16 +86,17 @@ class Stream:
             raise ValueError(f'weights are for {", ".join(weights)}, and the sources are {", ".join(sources)}')
         self.sources, self.batch, self.seed, self.pool = dict(sources), batch, seed, pool
         self.facts, self.first = join_facts([o.facts for o in sources.values()]), begins(map(len, sources.values()))
-        self.quotas = quotas([weights[k] if weights else len(o) for k, o in sources.items()], pool * batch)
-        if empty := [k for q, (k, o) in zip(self.quotas, sources.items()) if q and not len(o)]:
-            raise ValueError(f'{empty[0]} holds no records')
+        self.weights = [weights[k] if weights else len(o) for k, o in sources.items()]
+        quotas(self.weights, pool * batch)
+        if empty := [k for w, (k, o) in zip(self.weights, sources.items()) if w and not len(o)]: raise ValueError(f'{empty[0]} holds no records')
         self._pool = lru_cache(4)(self._make_pool)
 
     def _make_pool(self, c):
-        rows = enumerate(zip(self.first, map(int, self.quotas), self.sources.values()))
-        parts = [a + draws(len(o), c * q, q, self.seed, s) for s, (a, q, o) in rows if q]
+        *before, now = quotas(self.weights, self.pool * self.batch, range(c + 1))
+        rows = enumerate(zip(self.first, sum(before, np.zeros_like(now)).tolist(), now.tolist(), self.sources.values()))
+        parts = [a + draws(len(o), seen, q, self.seed, s) for s, (a, seen, q, o) in rows if q]
         ids = np.concatenate(parts)
-        return ids[deal(self.facts.length[ids], self.batch, np.random.default_rng((self.seed, len(self.quotas), c)))]
+        return ids[deal(self.facts.length[ids], self.batch, np.random.default_rng((self.seed, len(self.weights), c)))]
 
     def __getitem__(self, k: int) -> np.ndarray:
         "int (batch,): the records of batch `k`."

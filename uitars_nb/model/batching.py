@@ -150,7 +150,8 @@ class Batch:
         "Run the prompts of new jobs, draw their first tokens, and let them take part. What one of them can take from another waits until that is computed."
         first, rest = [], []
         for job in jobs:
-            self._find(job)
+            try: self._find(job)
+            except Exception as e: job.fail(e); continue
             (rest if job.key and any(half(job, job.begins(o.content)) > job.filled for o in first) else first).append(job)
         for group in groups(first, self.pass_tokens): self._begin(group)
         if rest: self.join(rest)
@@ -182,12 +183,14 @@ class Batch:
 
     @torch.inference_mode()
     def step(self):
-        "Draw one more token for every job."
-        try: logits_BV = self.passes(self.jobs, 0)
-        except Exception as e:
-            for job in self.jobs: job.fail(e)
-            self.jobs.clear()
-        else: self._take(list(self.jobs), logits_BV)
+        "Draw one more token for every job; where that cannot be done, the longest fails first, since a reply that grows is what runs out of memory."
+        while self.jobs:
+            try: logits_BV = self.passes(self.jobs, 0)
+            except Exception as e:
+                longest = max(self.jobs, key=lambda o: o.filled)
+                self.leave(longest, keep=False)
+                longest.fail(e)
+            else: return self._take(list(self.jobs), logits_BV)
 
     def _take(self, jobs, logits_BV):
         ids, logps = draw(logits_BV, [o.want for o in jobs], [o.rng.random() for o in jobs], self.never)

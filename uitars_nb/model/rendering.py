@@ -65,8 +65,7 @@ def _marked(part):
     if kind == 'image': check_screen(part.get('image')); return dict(type='image')
     if kind == 'ids': check_ids(part.get('ids')); return dict(type='text', text=MARK)
     if kind != 'text': raise ValueError(f"a part of a message is of type 'text', 'image' or 'ids', not {kind!r}")
-    if MARK in part['text']: raise ValueError(f'U+{ord(MARK):04X} is reserved and cannot stand in a text')
-    return part
+    return dict(part, text=part['text'].replace(MARK, '\ufffd'))   # the template sees another character; what is encoded is the part itself
 
 # %% ../../nbs/30_model/05_rendering.ipynb #c4cf603a
 def image_lengths(
@@ -121,7 +120,8 @@ def encode(
     text: str,
     special: bool = False,  # read special tokens' names as the tokens
 ) -> np.ndarray:
-    "int32 ids of a text."
+    "int32 ids of a text; a lone half of a surrogate pair, which is no character, counts as a question mark."
+    text = text.encode(errors='replace').decode()
     with _encoding: ids = processor.tokenizer(text, add_special_tokens=False, split_special_tokens=not special).input_ids
     return np.asarray(ids, np.int32)
 

@@ -120,12 +120,14 @@ def task_metrics(
 def freeze(
     model: torch.nn.Module,
     beginnings: Sequence[str],   # of the names of parameters
-):
-    "Let only the other parameters learn, in place. Raises `ValueError` for a beginning that no parameter has."
+) -> list[str]:
+    "Let these parameters learn no more, in place; the names of those that did. Raises `ValueError` for a beginning that no parameter has."
     names = [k for k, _ in model.named_parameters()]
     if unknown := [o for o in beginnings if not any(k.startswith(o) for k in names)]:
         raise ValueError(f'no parameter begins with {unknown[0]!r}; there are {", ".join(sorted({k.rsplit(".", 1)[0] for k in names}))[:400]}')
-    for k, p in model.named_parameters(): p.requires_grad_(not k.startswith(tuple(beginnings)))
+    stopped = [k for k, p in model.named_parameters() if p.requires_grad and k.startswith(tuple(beginnings))]
+    for k in stopped: model.get_parameter(k).requires_grad_(False)
+    return stopped
 
 def check_start(
     name: str | Path,                 # a checkpoint's directory
@@ -145,7 +147,7 @@ class SFT(L.LightningModule):
     ):
         super().__init__()
         self.policy, self.model, self.config, self.names = policy, policy.model, config, tuple(names)
-        freeze(self.model, config.frozen)
+        self.stopped = freeze(self.model, config.frozen)
 
     def configure_model(self):
         "Spread the parameters over devices if the strategy is FSDP."
@@ -287,7 +289,7 @@ def fit(
 def _finish(trainer, policy, made):
     state = whole_state(policy.model)
     if trainer.is_global_zero:
-        freeze(policy.model, ())
+        for k in trainer.lightning_module.stopped: policy.model.get_parameter(k).requires_grad_()
         policy.model.eval()
         policy.save(made.path/'policy', state=state)
         made.summarise(step=trainer.global_step)
