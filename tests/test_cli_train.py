@@ -4,6 +4,7 @@ import numpy as np, pytest
 from uitars_nb.cli.main import main
 from uitars_nb.flywheel.labels import Element, LabelledPage, save_pages
 from uitars_nb.model.policy import Policy
+from uitars_nb.tasks.base import seeds
 from uitars_nb.train.sft import read_metrics
 
 
@@ -27,6 +28,19 @@ def test_pages_become_a_policy_and_a_second_call_has_nothing_to_do(tmp_path, cap
     assert main(words(tmp_path, tmp_path/'pages')) == 0
     second = Policy.from_pretrained(tmp_path/'run'/'policy').model.state_dict()
     assert all((first[k] == second[k]).all() for k in first)
+
+
+@pytest.mark.timeout(200)
+def test_pages_of_the_validation_split_are_watched(tmp_path, capsys):
+    "The loss on them by kind of question; pages of the training split are refused, and nothing is made of pages of the test split."
+    for split in ('train', 'validation'):
+        (tmp_path/split).mkdir()
+        save_pages(tmp_path/split/'sheets_000.npz', [page(seed) for seed in seeds(split, 3, 'sheet')])
+    watch = lambda split: [*words(tmp_path, tmp_path/'train'), '--validation', str(tmp_path/split), '--validate-every', '1']
+    assert main(watch('train')) == 1 and 'train' in capsys.readouterr().err
+    assert main(watch('validation')) == 0, capsys.readouterr().err
+    assert any(o.startswith('val/loss/') for o in read_metrics(tmp_path/'run').dropna(axis=1, how='all'))
+    assert main(['pages', str(tmp_path/'test'), '--split', 'test']) == 1 and 'probe' in capsys.readouterr().err
 
 
 def test_nothing_to_learn_from_is_said(tmp_path, capsys):

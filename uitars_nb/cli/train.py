@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOKENIZER', 'TOGETHER', 'pages', 'first_policy', 'corpora', 'page_source', 'arithmetic_source', 'demo_source', 'read',
-           'train', 'prober', 'player', 'apart']
+           'train', 'held_back', 'prober', 'player', 'apart']
 
 # %% ../../nbs/90_cli/15_train.ipynb #7a7b7e8c
 from collections.abc import Sequence
@@ -20,24 +20,28 @@ from .main import app, with_settings
 @app.command()
 def pages(
     out: Annotated[Path, typer.Argument(help='Directory of the shards.')],
-    sheets: Annotated[int, typer.Option(help='Shards of a thousand random pages.', min=0)] = 4,
+    sheets: Annotated[int, typer.Option(help='Shards of random pages, --per in each.', min=0)] = 4,
     tasks: Annotated[int, typer.Option(help='Shards of first screens of tasks, eight of each.', min=0)] = 1,
     episodes: Annotated[int, typer.Option(help='Shards of episodes that scripts play, two of each task, which show what an action changes.', min=0)] = 0,
     suite: Annotated[str, typer.Option(help='Whose tasks.')] = 'miniwob/all',
+    per: Annotated[int, typer.Option(help='Random pages of a shard.', min=1)] = 1000,
+    split: Annotated[str, typer.Option(help='train, or validation for pages that training is watched on.')] = 'train',
 ):
     """Render pages with the box of every character; what is there already is kept.
 
     \b
-    Example:
+    Examples:
       uitars-nb pages runs/pages --sheets 20 --tasks 4 --episodes 2
+      uitars-nb pages runs/unseen --sheets 1 --per 60 --tasks 0 --split validation
     """
     import asyncio
     from uitars_nb.flywheel.collect import collect_pages
     from uitars_nb.tasks.base import suite as instances
     import uitars_nb.tasks.places   # all of them
+    if split not in ('train', 'validation'): raise ValueError(f'pages are for training or its validation, not of the split {split!r}: probes of the test split are made by uitars-nb probe')
     if not (sheets or tasks or episodes): raise ValueError('nothing to render: give --sheets, --tasks, --episodes or several of them')
     names = [o.name for o in instances(suite)] if tasks or episodes else []
-    print(len(asyncio.run(collect_pages(out, sheets, tasks, episodes, names))), 'shards in', out)
+    print(len(asyncio.run(collect_pages(out, sheets, tasks, episodes, names, per, split))), 'shards in', out)
 
 # %% ../../nbs/90_cli/15_train.ipynb #182a588e
 TOKENIZER = Path(__file__).parents[1] / 'checkpoints/tokenizer' if '__file__' in globals() else Path('../../uitars_nb/checkpoints/tokenizer')
@@ -68,7 +72,7 @@ def corpora(
     "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from, and `ValueError` where a run has begun on others."
     from uitars_nb.flywheel.corpus import Corpus, keep_corpus, vocabulary
     known, out = vocabulary(policy.processor), {}
-    parts = dict(pages=page_source(pages, policy, questions) if pages else {}, demos={f'demos{i or ""}': demo_source(o, policy, failures, split) for i, o in enumerate(demos)},
+    parts = dict(pages=page_source(pages, policy, questions, split) if pages else {}, demos={f'demos{i or ""}': demo_source(o, policy, failures, split) for i, o in enumerate(demos)},
                  arithmetic=arithmetic_source(arithmetic, policy, split) if arithmetic else {})
     for name, some in parts.items():
         if not some: continue
@@ -79,13 +83,13 @@ def corpora(
 
 TOGETHER = 12  # questions of a lesson, at most
 
-def page_source(where: Path, policy, questions: int) -> dict:
+def page_source(where: Path, policy, questions: int, split: str = 'train') -> dict:
     "What makes the records of each shard of pages, and what they are made of. Raises `FileNotFoundError` where there is none."
     from functools import partial
     from uitars_nb.flywheel.perception import shard_records
     about = lambda o: dict(pages=o.name, bytes=o.stat().st_size, questions=questions, together=TOGETHER)
-    if not (shards := sorted(where.glob('*.npz'))): raise FileNotFoundError(f'{where} holds no shards of pages: make some with uitars-nb pages')
-    return {o.stem: (partial(shard_records, [o], policy, questions, together=TOGETHER), about(o)) for o in shards}
+    if not (shards := sorted(where.glob('*.npz'))): raise FileNotFoundError(f'{where} holds no shards of pages: make some with uitars-nb pages{"" if split == "train" else " --split " + split}')
+    return {o.stem: (partial(shard_records, [o], policy, questions, split, TOGETHER), about(o)) for o in shards}
 
 def arithmetic_source(count: int, policy, split: str = 'train') -> dict:
     "What makes that many lessons, and what they are made of."
@@ -145,7 +149,7 @@ def train(
     frozen: Annotated[list[str] | None, typer.Option(help="Beginnings of the names of parameters that stay as they are, such as stem.cells.")] = None,
     balance: Annotated[float, typer.Option(help='0: as many lessons of a task as it has records; 1: as many of each task.', min=0, max=1)] = 0.,
     measured: Annotated[Path | None, typer.Option(help='An evaluation; what fails there is taught more.')] = None,
-    validation: Annotated[Path | None, typer.Option(help='Demonstrations of the validation split; the loss on them is logged by task.')] = None,
+    validation: Annotated[Path | None, typer.Option(help='Demonstrations or pages of the validation split; the loss on them is logged by task or kind of question.')] = None,
     validate_every: Annotated[int, typer.Option(help='Steps between looks at them.', min=1)] = 100,
     probe_every: Annotated[int, typer.Option(help='Steps between probes of what it can read by then (40 of each kind); 0: none.', min=0)] = 0,
     play_every: Annotated[int, typer.Option(help='Steps between episodes of the validation split that it plays by then (4 of each task of --suite); 0: none.', min=0)] = 0,
@@ -171,8 +175,13 @@ def train(
     weights = {k: share if k == 'demos' else (1 - share) / (len(sources) - 1) for k in sources} if demos and len(sources) > 1 else None
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
     if 'demos' in sources and (balance or measured): sources, weights = apart(sources, weights, balance, measured)
-    unseen = corpora(policy, out, None, [validation], split='validation')['demos'] if validation else None
+    unseen = held_back(policy, out, validation, questions) if validation else None
     print('The policy is in', fit(policy, sources, out, config, weights, unseen, prober() if probe_every else None, plays))
+
+def held_back(policy, path: Path, validation: Path, questions: int):
+    "The validation pages or demonstrations of a directory as a source."
+    paged = any(validation.glob('*.npz'))
+    return next(iter(corpora(policy, path, validation if paged else None, [] if paged else [validation], questions, split='validation').values()))
 
 def prober(n: int = 40):
     "What asks a policy `n` probes of each kind."

@@ -45,15 +45,16 @@ async def task_pages(
     names: Iterable[str],   # of tasks, 'miniwob/...'
     shard: int,
     per: int = 8,           # instances of each task
-    start: int = 500_000,   # training seeds before this one are for demonstrations
+    start: int = 500_000,   # seeds before this one are for demonstrations
     label: Callable[..., AsyncIterator[LabelledPage]] = label_task,   # a page of each instance, or `label_episodes`
+    split: str = 'train',
 ) -> list[LabelledPage]:
-    "Screens of tasks on training seeds."
+    "Screens of tasks."
     browser, out = await launch(), []
     session = BrowserSession(browser, BROWSER)
     try:
         for name in names:
-            try: out += [page async for page in label(session, name, seeds('train', per, name, start + shard * per))]
+            try: out += [page async for page in label(session, name, seeds(split, per, name, start + shard * per), split)]
             except (EnvironmentFailure, RuntimeError, LookupError) as e:
                 warnings.warn(f'{name} is left out of shard {shard}: {e}')
                 await session.reset()
@@ -70,12 +71,13 @@ async def collect_pages(
     episodes: int = 0,          # shards of whole episodes
     names: Sequence[str] = (),  # of the tasks
     per: int = 1000,            # pages of a shard of sheets
+    split: str = 'train',
     progress: bool = True,
 ) -> list[Path]:
     "All shards, those that are missing made first."
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
-    wanted = dict(sheets=(sheets, lambda k: sheet_pages(session, k, per)), tasks=(tasks, lambda k: task_pages(names, k)), episodes=(episodes, lambda k: task_pages(names, k, 2, 800_000, label_episodes)))
+    wanted = dict(sheets=(sheets, lambda k: sheet_pages(session, k, per, split)), tasks=(tasks, lambda k: task_pages(names, k, split=split)), episodes=(episodes, lambda k: task_pages(names, k, 2, 800_000, label_episodes, split)))
     todo = [(k, make, shard) for kind, (n, make) in wanted.items() for k in range(n) if not (shard := path / f'{kind}_{k:03}.npz').exists()]
     async with sheet_session() as session:
         for k, make, shard in tqdm(todo, 'pages', unit='shard', disable=not progress): await asyncio.to_thread(save_pages, shard, await make(k))

@@ -96,12 +96,14 @@ class Collector(IterableDataset):
         number = self.start
         while number in known:
             was = known[number]
-            yield self._judged(number, [self.store[id] for id in was['ids']], failures=Counter(was.get('failures', {})), **was.get('left', {}))
+            trajs = [self.store[id] for id in was['ids']]
+            rewards = [Reward(*o) for o in was['rewards']] if 'rewards' in was else self._rewards(trajs)
+            yield Batch(number, trajs, rewards, failures=Counter(was.get('failures', {})), **was.get('left', {}))
             number += 1
         yield from self._fresh(number)
 
-    def _judged(self, number, trajs, **facts):
-        return Batch(number, trajs, [self.verdicts.pop(o.id, None) or run(self.reward(o)) for o in trajs], **facts)
+    def _rewards(self, trajs):
+        return [self.verdicts.pop(o.id, None) or run(self.reward(o)) for o in trajs]
 
     def _verdict(self, traj):
         if traj.id not in self.verdicts: self.verdicts[traj.id] = run(self.reward(traj))
@@ -116,8 +118,9 @@ class Collector(IterableDataset):
             if group := self.groups.add(traj): self.ready.append(group)
             while len(self._usable(number, left)) >= size:
                 trajs, self.ready = sum(self.ready[:size], []), self.ready[size:]
-                self._keep(writer, number, trajs, left, failures)
-                yield self._judged(number, trajs, waited=time.perf_counter() - since, failures=failures, **left, stats=dict(getattr(self.source, 'stats', {})))
+                rewards = self._rewards(trajs)
+                self._keep(writer, number, trajs, rewards, left, failures)
+                yield Batch(number, trajs, rewards, waited=time.perf_counter() - since, failures=failures, **left, stats=dict(getattr(self.source, 'stats', {})))
                 number, since, failures, left = number + 1, time.perf_counter(), Counter(), Counter()
 
     def _usable(self, number, left):
@@ -144,8 +147,8 @@ class Collector(IterableDataset):
         "Updates between the weights that a trajectory began with and update `number`."
         return number - int(traj.steps[spoken(traj)[0]].completion.versions[0])
 
-    def _keep(self, writer, number, trajs, left, failures):
+    def _keep(self, writer, number, trajs, rewards, left, failures):
         for o in trajs: writer.append(o)
         writer.flush()
         chances = {k: (round(p, 4), n) for k, (p, n) in getattr(self.source, 'chances', {}).items()}
-        append_jsonl(self.path/'batches.jsonl', number=number, ids=[o.id for o in trajs], drawn=getattr(self.source, 'stats', {}).get('drawn', 0), chances=chances, left=left, failures=failures)
+        append_jsonl(self.path/'batches.jsonl', number=number, ids=[o.id for o in trajs], rewards=[(float(o.outcome), bool(o.success), o.source) for o in rewards], drawn=getattr(self.source, 'stats', {}).get('drawn', 0), chances=chances, left=left, failures=failures)

@@ -78,6 +78,11 @@ class Experience:
         out[self.traj_R, self.step_R] = self.length_R
         return out
 
+    @property
+    def malformed_N(self) -> torch.Tensor:
+        "bool (N,): the own tokens of replies that were no well-formed action."
+        return self.malformed_BS[self.traj_R, self.step_R].repeat_interleave(self.length_R)
+
     def along(self, x_N: torch.Tensor) -> torch.Tensor:
         "(B, T): a vector over the own tokens, along the trajectories."
         return x_N.new_zeros(self.own_BT.shape).masked_scatter(self.own_BT, x_N)
@@ -152,9 +157,10 @@ def group_advantages(
     shaping: Shaping = Shaping(),
     scale: bool = True,    # divide by the standard deviation of the group's outcomes
 ) -> torch.Tensor:
-    "GRPO's advantages (N,): how much better than the other samples of its instance each trajectory was, the same for all of its tokens."
+    "GRPO's advantages (N,): how much better than the other samples of its instance each trajectory was, the same for all of its tokens, but never good for a malformed reply, which the others made up for."
     adv_B = grpo_advantages(outcome_rewards(exp, shaping), exp.group_B, scale) + grpo_advantages(shaped_rewards(exp, shaping).sum(1), exp.group_B, scale=False)
-    return adv_B[:, None].expand(exp.own_BT.shape)[exp.own_BT]
+    adv_N = adv_B[:, None].expand(exp.own_BT.shape)[exp.own_BT]
+    return torch.where(exp.malformed_N, adv_N.clamp(max=0), adv_N)
 
 # %% ../../nbs/70_train/20_experience.ipynb #c9cc9a86
 @dataclass(frozen=True, eq=False)

@@ -53,6 +53,7 @@ class PPOConfig:
     gae_lambda_value: float = 1.                  # decoupled: Monte-Carlo returns for the critic
     length_adaptive_alpha: float | None = .05     # lambda of long trajectories, 1 - 1 / (alpha l); None: of all the same
     whiten: bool = True                           # advantages of a batch have mean 0 and deviation 1, or less where theirs is below LEAST
+    group_scale: bool = True                      # GRPO's advantages are in deviations of their group's outcomes
     value_clip: float | None = None               # values move at most this far in an update
     objective: Objective = field(default_factory=Objective)
     shaping: Shaping = field(default_factory=Shaping)
@@ -76,7 +77,7 @@ def batch_targets(
     "What an update compares with, by the configured algorithm."
     c = config
     adv = advantages(exp, value_N, c.shaping, gamma=c.gamma, gae_lambda_policy=_lambda(exp, c), gae_lambda_value=c.gae_lambda_value)
-    if c.algorithm == 'grpo': adv_N = group_advantages(exp, c.shaping)
+    if c.algorithm == 'grpo': adv_N = group_advantages(exp, c.shaping, c.group_scale)
     elif c.algorithm == 'reinforce++': adv_N = reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.own_BT, c.gamma)[exp.own_BT]
     else: adv_N = whiten(adv.adv_BT[None], torch.ones_like(adv.adv_BT[None], dtype=torch.bool), LEAST)[0] if c.whiten else adv.adv_BT
     return Targets(old_N, adv_N, adv.ret_BT, value_N, reference_N)

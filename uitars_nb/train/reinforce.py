@@ -8,7 +8,7 @@ __all__ = ['RANK', 'APART', 'RolloutFeed', 'weights_of', 'AfterUpdate', 'Hardwar
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from ..model.policy import Policy
 from ..model.precision import precision_of
 from ..model.rendering import Example
 from ..model.value import Critic
+from .callbacks import GiveBack
 from .collector import Collector, Exhausted
 from .devices import whole_state
 from .optim import whole
@@ -73,11 +74,11 @@ class RolloutFeed(L.LightningDataModule):
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #3a1077e4
 def weights_of(
-    model,   # with tied weights or without; in pieces, all devices have to call this
+    state: Mapping[str, torch.Tensor],   # of a model with tied weights or without; in pieces, all devices have to call this
 ) -> dict[str, torch.Tensor]:
     "What an engine loads: each tensor once."
     seen, out = set(), {}
-    for k, v in model.state_dict().items():
+    for k, v in state.items():
         known = (v.to_local() if isinstance(v, DTensor) else v).data_ptr()
         if not known or known not in seen: out[k] = whole(v).detach().cpu().contiguous()
         seen.add(known)
@@ -95,7 +96,7 @@ class AfterUpdate(L.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         "Publish, keep, end."
         path = self.feed.path/f'rank-{trainer.global_rank}'/f'weights-{module.version % 2}.safetensors'
-        save_file(weights_of(module.model), path)
+        save_file(weights_of(module.model.state_dict()), path)
         self.feed.actor.publish(path, module.version)
         over = module.version >= self.updates
         if over or module.version % self.keep_every == 0: trainer.save_checkpoint(self.feed.path/'last.ckpt')
@@ -141,7 +142,7 @@ def rl_trainer(
     bar = [TQDMProgressBar(leave=True)] if progress else []
     return L.Trainer(
         max_epochs=1, accelerator=h.accelerator, devices=h.devices, num_nodes=h.nodes, strategy=STRATEGIES[h.strategy](h), precision=h.precision,
-        logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=1), TensorBoardLogger(path, name='tensorboard', version='')], callbacks=[*callbacks, *bar],
+        logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=1), TensorBoardLogger(path, name='tensorboard', version='')], callbacks=[GiveBack(), *callbacks, *bar],
         use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=progress, enable_model_summary=False, default_root_dir=path)
 
 def last_update(
@@ -247,5 +248,5 @@ def _latest(path, start, last):
     if not start: return None
     state = torch.load(last, map_location='cpu', weights_only=False)['state_dict']
     file = path/'weights-start.safetensors'
-    save_file({k.removeprefix('model.'): v.contiguous() for k, v in state.items() if k.startswith('model.') and k != 'model.lm_head.weight'}, file)
+    save_file(weights_of({k.removeprefix('model.'): v for k, v in state.items() if k.startswith('model.')}), file)
     return file

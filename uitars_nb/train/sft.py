@@ -31,7 +31,7 @@ from ..model.pointing import pointing_loss
 from ..model.policy import Policy, base_of, before
 from ..model.precision import computes_bf16, precision_of
 from ..model.stem import WITHIN
-from .callbacks import Keep, Losses, Online, Speed
+from .callbacks import GiveBack, Keep, Losses, Online, Speed
 from .devices import several, spread, whole_state
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
@@ -253,7 +253,7 @@ def make_trainer(
     return L.Trainer(
         max_steps=c.steps, max_epochs=-1, accelerator=c.accelerator, devices=c.devices, num_nodes=c.nodes,
         strategy=STRATEGIES[c.strategy](c), precision=precision, accumulate_grad_batches=c.accumulate,
-        callbacks=[Speed(log_every), Losses(log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every), *bar], log_every_n_steps=log_every,
+        callbacks=[GiveBack(), Speed(log_every), Losses(log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every), *bar], log_every_n_steps=log_every,
         logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=log_every), TensorBoardLogger(path, name='tensorboard', version='')],
         val_check_interval=c.validate_every * c.accumulate if validate else None, check_val_every_n_epoch=None if validate else 1, limit_val_batches=None if validate else 0,
         num_sanity_val_steps=0, use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=progress, enable_model_summary=False, default_root_dir=path)

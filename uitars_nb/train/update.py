@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['look_once', 'row_batch', 'takes_samples', 'part_logits', 'in_parts', 'old_logps', 'old_values', 'own_states',
-           'Targets', 'Objective', 'ActorLoss', 'actor_loss', 'shares', 'by_trajectory', 'own_rows', 'weighted',
-           'critic_loss', 'take_step', 'critic_steps']
+           'Targets', 'Objective', 'ActorLoss', 'actor_loss', 'renormalised', 'shares', 'by_trajectory', 'own_rows',
+           'weighted', 'critic_loss', 'take_step', 'critic_steps']
 
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ from ..core.runs import check_numbers
 from ..model.images import Sight, Sights, join
 from ..model.policy import Policy, token_logps
 from ..model.rendering import collate_samples
+from ..model.sampling import nucleus
 from ..model.value import Critic, watching
 from ..rl.losses import Mean, PolicyLoss, entropy, kl_estimate, policy_loss, positive_nll, stale_weights, value_loss
 from .devices import average_gradients, evened, in_pieces, over_devices
@@ -154,10 +155,10 @@ class Objective:
     mean: Mean = 'token'           # or 'sequence'
     entropy: float = 0.            # weight of the entropy bonus
     kl: float = 0.                 # weight of the divergence from the reference policy
-    positive_nll: float = 0.       # weight of the likelihood of successful trajectories' tokens
+    positive_nll: float = 0.       # weight of the likelihood of successful trajectories' tokens, malformed replies left out
     dual_clip: float | None = 3.   # ratio beyond which a bad token's loss grows no further
     temperature: float = 1.        # that the replies were sampled at
-    top_p: float = 1.              # likewise; log-probabilities are of the whole vocabulary all the same
+    top_p: float = 1.              # likewise; log-probabilities are of the whole vocabulary all the same, gradients of what was drawn from
 
     def __post_init__(self):
         if self.mean not in get_args(Mean): raise ValueError(f'no mean {self.mean!r}; there are {", ".join(get_args(Mean))}')
@@ -184,12 +185,22 @@ def actor_loss(
     logp, get = token_logps(logits_nV, ids)[None], lambda name: targets.of(name, part, logits_nV.device)[None]
     own, old = torch.ones_like(logp, dtype=torch.bool), get('old_N')
     behaviour = exp.behaviour_N[part.at].to(logp.device)[None]
-    surrogate = policy_loss(*by_trajectory(exp, part, objective.mean, logp, old, get('adv_N'), own), objective.eps_low, objective.eps_high,
+    drawn = logp - renormalised(logits_nV, objective.top_p)
+    surrogate = policy_loss(*by_trajectory(exp, part, objective.mean, drawn, old, get('adv_N'), own), objective.eps_low, objective.eps_high,
                             **weighted(exp, part, objective, old, behaviour, own), total=total, dual_clip=objective.dual_clip)
     spread = entropy(logits_nV)
     share = shares(exp, part, objective.mean).to(logp.device)
     loss = surrogate.loss - objective.entropy * (share * spread).sum() / total + _beside(exp, part, objective, targets, logp, own, share, total)
     return ActorLoss(loss, _facts(surrogate, spread, old, behaviour))
+
+def renormalised(logits_nV: torch.Tensor, top_p: float) -> torch.Tensor:
+    """0, with the gradient of the log of the probability that the nucleus holds: less it, a token's log-probability has the gradient of the distribution that was drawn from.
+    The plain one would have a part that does not vanish in the mean, and pushes probability into tokens that are never drawn, where nothing pushes back."""
+    if top_p >= 1: return logits_nV.new_zeros(())
+    logp_nV = logits_nV.log_softmax(-1)
+    inside = nucleus(logp_nV.detach().exp(), logp_nV.new_full(logp_nV.shape[:1], top_p)) > 0
+    mass_n = logp_nV.masked_fill(~inside, -torch.inf).logsumexp(-1)
+    return mass_n - mass_n.detach()
 
 def shares(exp: Experience, part: Part, mean: Mean) -> torch.Tensor:
     "(n,): what each of a part's tokens counts in a sum over it; where trajectories count alike, those of a long one count less."
@@ -205,7 +216,7 @@ def _beside(exp, part, objective, targets, logp, own, share, total):
     extra = logp.new_zeros(())
     if objective.kl: extra = extra + objective.kl * (share * kl_estimate(targets.of('reference_N', part, logp.device)[None] - logp)).sum() / total
     if objective.positive_nll:
-        won = exp.success_B[exp.traj_R].repeat_interleave(exp.length_R)[part.at].to(logp.device)[None]
+        won = (exp.success_B[exp.traj_R].repeat_interleave(exp.length_R) & ~exp.malformed_N)[part.at].to(logp.device)[None]
         extra = extra + objective.positive_nll * positive_nll(share * logp, own & won, torch.ones(1, dtype=torch.bool, device=logp.device), total)
     return extra
 

@@ -1,0 +1,145 @@
+"The actor's loss against its formula, token by token; what was drawn from a part of the vocabulary; verdicts that are kept; weights with tied heads and without."
+from dataclasses import replace
+
+import numpy as np, pytest, torch
+
+from uitars_nb.core.types import Completion, Observation, Step, StopReason, TaskSpec, Trajectory
+from uitars_nb.flywheel.rewards import Reward
+from uitars_nb.model.batching import load_weights
+from uitars_nb.model.sampling import nucleus
+from uitars_nb.train.collector import Collector
+from uitars_nb.train.experience import gather, group_advantages, parts
+from uitars_nb.train.reinforce import _latest
+from uitars_nb.train.update import Objective, Targets, actor_loss, old_logps, part_logits, renormalised, row_batch
+
+from tests import sft_run
+
+
+def step(policy, i, k, error=''):
+    screen = np.full((32, 48, 3), 40 * i + 9 * k, np.uint8)
+    prompt = policy.render([dict(role='user', content=[dict(type='text', text='Click Ok.'), dict(type='image', image=screen)])])
+    ids = policy.encode('abc' * (1 + (i + k) % 3))
+    return Step(Observation(screen), completion=Completion('', prompt.ids, ids, np.full(len(ids), -5., np.float32), np.zeros(len(ids), np.int32), (0,) if not k else (k,)), error=error)
+
+
+def trajectory(policy, i, success, malformed=()):
+    "Three decisions, some of which were no action."
+    steps = tuple(step(policy, i, k, 'expected a call' if k in malformed else '') for k in range(3))
+    return Trajectory(str(i), TaskSpec('miniwob/click-test', 7), steps, StopReason.TERMINATED, reward=float(success), success=success)
+
+
+@pytest.fixture(scope='module')
+def policy():
+    policy = sft_run.small_policy(0.)
+    policy.model.eval()
+    return policy
+
+
+@pytest.fixture(scope='module')
+def exp(policy):
+    trajs = [trajectory(policy, 0, True, malformed=[1]), trajectory(policy, 1, False), trajectory(policy, 2, True)]
+    return gather(trajs, [Reward(float(o.success), o.success) for o in trajs])
+
+
+def test_malformed_tokens_are_those_of_malformed_replies(exp):
+    row = torch.repeat_interleave(torch.arange(9), exp.length_R)
+    assert exp.malformed_N.tolist() == [int(r) == 1 for r in row]
+
+
+@pytest.mark.parametrize('mean', ['token', 'sequence'])
+def test_what_stands_beside_the_surrogate_by_hand(mean, policy, exp):
+    "Each term alone: the loss with it less the loss without, against the formula, and its gradient too."
+    n, total = len(exp.behaviour_N), 3 if mean == 'sequence' else len(exp.behaviour_N)
+    old = old_logps(policy, exp)
+    targets = Targets(old, torch.linspace(-1, 1, n), torch.zeros(n), torch.zeros(n), reference_N=old + torch.linspace(-.5, .5, n))
+    part, = parts(exp, np.arange(9), 1 << 20)
+    def terms(**weights):
+        policy.model.zero_grad()
+        actor_loss(policy, exp, part, targets, Objective(mean=mean, **weights), total).loss.backward()
+        return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
+    logits, ids = part_logits(policy, row_batch(policy, exp, part), 1.)
+    logp_nV = logits.log_softmax(-1)
+    logp = logp_nV[torch.arange(n), ids]
+    traj = exp.traj_R.repeat_interleave(exp.length_R)[part.at]
+    share = torch.tensor([1 / sum(exp.length_R[exp.traj_R == b].sum() for b in [t]) for t in traj.tolist()]) if mean == 'sequence' else torch.ones(n)
+    won = torch.tensor([bool(exp.success_B[t]) and not bad for t, bad in zip(traj.tolist(), exp.malformed_N[part.at].tolist())])
+    gap = targets.reference_N[part.at] - logp
+    wanted = dict(positive_nll=-(share * logp * won).sum() / total, entropy=(share * (logp_nV.exp() * logp_nV).sum(-1)).sum() / total, kl=(share * (gap.exp() - 1 - gap)).sum() / total)
+    plain = terms()
+    for name, loss in wanted.items():
+        policy.model.zero_grad()
+        loss.backward(retain_graph=True)
+        slope = torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
+        assert slope.norm() > 1e-4 and (terms(**{name: .5}) - plain - .5 * slope).norm() < 1e-3 * slope.norm(), name
+
+
+def test_replies_that_were_no_action_are_never_called_good(exp):
+    "All are of one group, in which the first and the last succeeded."
+    for scale in (True, False):
+        adv = group_advantages(exp, scale=scale)
+        traj = exp.traj_R.repeat_interleave(exp.length_R)
+        assert (adv[(traj == 0) & exp.malformed_N] <= 0).all() and (adv[(traj == 0) & ~exp.malformed_N] > 0).all() and (adv[traj == 1] < 0).all()
+
+
+def test_what_is_drawn_from_a_nucleus_teaches_nothing_where_all_is_alike():
+    "The expected gradient under an advantage that is the same for all that is drawn: 0, and not 0 for the log-probabilities of the whole vocabulary."
+    gen = torch.Generator().manual_seed(0)
+    logits = (2 * torch.randn(40, generator=gen)).requires_grad_()
+    p = logits.detach().softmax(-1)
+    q = nucleus(p[None], torch.tensor([.9]))[0]
+    assert 1 < (q > 0).sum() < 40
+    q = q / q.sum()
+    logp = logits.log_softmax(-1)
+    drawn = logp - renormalised(logits[None], .9)
+    assert torch.equal(drawn, logp)     # ratios stay what they are
+    slope = lambda x: torch.autograd.grad((q * x).sum(), logits, retain_graph=True)[0]
+    assert slope(drawn).norm() < 1e-6 < 1e-2 < slope(logp).norm()
+    assert renormalised(logits[None], 1.) == 0
+
+
+def test_a_policy_that_earns_alike_does_not_spread():
+    "Steps on what is drawn from the nucleus, each a little bad: the entropy stays, and grows where gradients are of the whole vocabulary."
+    def after(honest):
+        torch.manual_seed(0)
+        logits = torch.zeros(32).index_fill(0, torch.arange(3), 3.).requires_grad_()
+        for _ in range(300):
+            ids = torch.multinomial(nucleus(logits.detach().softmax(-1)[None], torch.tensor([.8]))[0], 64, replacement=True)
+            logp = logits.log_softmax(-1) - (renormalised(logits[None], .8) if honest else 0)
+            slope, = torch.autograd.grad(.2 * logp[ids].mean(), logits)   # the loss of an advantage of -.2
+            logits = (logits - slope).detach().requires_grad_()
+        return torch.distributions.Categorical(logits=logits).entropy().item()
+    start = torch.distributions.Categorical(logits=torch.zeros(32).index_fill(0, torch.arange(3), 3.)).entropy().item()
+    assert abs(after(True) - start) < .2 and after(False) > start + .5
+
+
+async def moody(traj):
+    "A judge that says something else each time."
+    moody.asked += 1
+    return Reward(float(moody.asked % 2), bool(moody.asked % 2), 'moody')
+
+
+def test_verdicts_are_kept_with_the_batch(policy, tmp_path):
+    moody.asked = 0
+    def source(first): return [replace(trajectory(policy, i % 3, True), id=f'rl/{i:06}-0.0', task=TaskSpec('miniwob/click-test', i)) for i in range(first, first + 4)]
+    said = [o.rewards for o in Collector(source(0), tmp_path, 2, reward=moody)]
+    assert [[r.outcome for r in o] for o in said] == [[1., 0.], [1., 0.]]
+    moody.asked = 1
+    again = [o.rewards for o in Collector([], tmp_path, 2, reward=moody)]
+    assert again == said and moody.asked == 1
+
+
+@pytest.mark.parametrize('layout', ['tied', 'untied'])
+def test_an_actor_goes_on_with_the_last_checkpoint(layout, tmp_path):
+    policy = sft_run.small_policy(0.)
+    if layout == 'untied':
+        head = policy.model.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.detach() + 1)
+    from safetensors.torch import load_file
+    from uitars_nb.train.ppo import PPO, PPOConfig
+    torch.save(dict(state_dict=PPO(policy, None, PPOConfig(algorithm='grpo')).state_dict()), tmp_path/'last.ckpt')
+    state = load_file(_latest(tmp_path, 1, tmp_path/'last.ckpt'))
+    wanted = {k: v.clone() for k, v in policy.model.state_dict().items()}
+    with torch.no_grad():
+        for p in policy.model.parameters(): p.zero_()
+    load_weights(policy.model, state)
+    assert all(torch.equal(v, wanted[k]) for k, v in policy.model.state_dict().items())
