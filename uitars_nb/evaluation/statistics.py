@@ -48,7 +48,7 @@ def macro_mean(
     moved = sum(n * (rng.choice(s, (draws, len(s))).mean(1) - s.mean()) * (len(s) / max(1, len(s) - 1)) ** .5 for n, s in strata)
     value, tail = float(np.mean([s.mean() for s in scores])), (1 - confidence) / 2
     ends = np.clip(value + np.quantile(moved / len(scores), [tail, 1 - tail]), min(map(np.min, scores)), max(map(np.max, scores)))
-    return Estimate(value, *ends.tolist())
+    return Estimate(value, *ends.round(5).tolist())
 
 # %% ../../nbs/80_evaluation/00_statistics.ipynb #24bc4c6b
 def pass_at_k(
