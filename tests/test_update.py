@@ -9,6 +9,7 @@ from uitars_nb.model.batching import load_weights
 from uitars_nb.model.sampling import nucleus
 from uitars_nb.train.collector import Collector
 from uitars_nb.train.experience import gather, group_advantages, parts
+from uitars_nb.train.ppo import PPO, PPOConfig
 from uitars_nb.train.reinforce import _latest
 from uitars_nb.train.update import Objective, Targets, actor_loss, old_logps, part_logits, renormalised, row_batch
 
@@ -112,6 +113,20 @@ def test_a_policy_that_earns_alike_does_not_spread():
     assert abs(after(True) - start) < .2 and after(False) > start + .5
 
 
+def test_how_far_an_update_has_moved(exp):
+    "Nothing before a step, though a single step's own sum is nothing too; after it what the formula says of the rows that are looked at."
+    policy = sft_run.small_policy(0.)
+    policy.model.eval()
+    module = PPO(policy, None, PPOConfig(algorithm='grpo'))
+    old = old_logps(policy, exp)
+    targets = Targets(old, old, old, old)
+    assert module.moved(exp, targets, np.random.default_rng(0)) < 1e-9
+    with torch.no_grad():
+        for p in policy.model.parameters(): p.add_(.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    gap = old_logps(policy, exp) - old
+    assert abs(module.moved(exp, targets, np.random.default_rng(0)) / (gap.exp() - 1 - gap).mean().item() - 1) < 1e-3 and gap.abs().max() > .1
+
+
 async def moody(traj):
     "A judge that says something else each time."
     moody.asked += 1
@@ -135,7 +150,6 @@ def test_an_actor_goes_on_with_the_last_checkpoint(layout, tmp_path):
         head = policy.model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach() + 1)
     from safetensors.torch import load_file
-    from uitars_nb.train.ppo import PPO, PPOConfig
     torch.save(dict(state_dict=PPO(policy, None, PPOConfig(algorithm='grpo')).state_dict()), tmp_path/'last.ckpt')
     state = load_file(_latest(tmp_path, 1, tmp_path/'last.ckpt'))
     wanted = {k: v.clone() for k, v in policy.model.state_dict().items()}
