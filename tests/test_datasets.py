@@ -16,7 +16,7 @@ from uitars_nb.agent.policy_agent import PolicyAgent, count_tokens
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
-from uitars_nb.flywheel.datasets import points_of, read_records, say, trajectory_records
+from uitars_nb.flywheel.datasets import points_of, read_records, say, speaks, trajectory_records
 from uitars_nb.flywheel.records import IGNORE, Facts, Record, Records, check_split, facts_of, of_split
 from uitars_nb.flywheel.streams import Batches, Collate, Numbers, Once, Stream, deal, draws, image_rows, loader, padding, quotas, token_rows
 from uitars_nb.model.nano import new_policy
@@ -305,3 +305,11 @@ def test_streams_refuse_what_they_cannot_do():
     with pytest.raises(ValueError, match='weights are for'): Stream(dict(a=listed(3)), dict(b=1))
     with pytest.raises(ValueError, match='a holds no records'): Stream(dict(a=Records(), b=listed(3)), dict(a=1, b=1))
     with pytest.raises(ValueError, match='not all zero'): Stream(dict(a=listed(3)), dict(a=0))
+
+
+def test_a_reply_without_its_end_in_the_text_is_the_policys_own():
+    "As a server gives it: ids with the token that ended the reply, the text without."
+    policy = small_policy()
+    ids = np.append(policy.encode('click'), policy.processor.tokenizer.eos_token_id).astype(np.int32)
+    said = lambda text: Completion(text, np.zeros(0, np.int32), ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32))
+    assert speaks(policy, said(policy.decode(ids))) and speaks(policy, said('click')) and not speaks(policy, said('clack'))

@@ -103,6 +103,21 @@ async def test_a_result_is_of_one_checkpoint_and_of_one_browser(parity, tmp_path
     with pytest.raises(ValueError, match='limits'): await play(replace(RECIPE, limits=Limits(repeats=9)), tmp_path/'a', env=dict(chromium='1'))
 
 
+async def test_results_of_two_browsers_are_not_compared(parity, tmp_path):
+    for name in '12': await play(RECIPE, tmp_path/name, env=dict(chromium=name))
+    with pytest.raises(ValueError, match='screens'): compare_results(tmp_path/'1', tmp_path/'2')
+    await play(RECIPE, tmp_path/'3', env=dict(chromium='1'))
+    assert compare_results(tmp_path/'1', tmp_path/'3').difference.value == 0
+
+
+async def test_samples_of_an_instance_count_once(parity, tmp_path):
+    "Four samples that are all alike say no more than one."
+    await play(RECIPE, tmp_path/'once')
+    await play(replace(RECIPE, samples=4), tmp_path/'often')
+    once, often = (json.loads((tmp_path/o/'summary.json').read_text())['success'] for o in ('once', 'often'))
+    assert once == often and once['low'] < once['value'] < once['high']
+
+
 async def test_weights_that_change_in_place_are_noticed(parity, tmp_path):
     from tests import sft_run
     policy = sft_run.small_policy()

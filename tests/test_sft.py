@@ -159,6 +159,15 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
     np.testing.assert_array_equal(a[same], b[same])
 
 
+def test_idle_memory_is_looked_for_after_every_batch(tmp_path, monkeypatch):
+    "What is given back then: nbs/30_model/04_allocation.ipynb."
+    from uitars_nb.train import callbacks
+    looks = []
+    monkeypatch.setattr(callbacks, 'give_back', lambda: looks.append(1))
+    sft_run.train(tmp_path/'run', steps=3)
+    assert len(looks) == 3
+
+
 def test_dropout_is_on_and_the_seed_matters(whole, tmp_path):
     "What the test above relies on: other random numbers or another order give other weights."
     for name, kw in dict(dropout=dict(dropout=0.), seed=dict(seed=1)).items():
