@@ -64,6 +64,16 @@ def test_bf16_is_played_where_it_is_computed(home, monkeypatch, recwarn, compute
     assert precision.precision_of(kind='cpu') == ('bf16-mixed' if computed else '32-true')
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason='a GPU plays')
+@kinds
+def test_to_play_does_not_round_the_positions(home, monkeypatch, kind):
+    monkeypatch.setattr(precision, 'computes_bf16', lambda kind='cpu': True)
+    played, loaded = Policy.to_play(home/kind, 'auto'), Policy.from_pretrained(home/kind)
+    state = lambda policy: dict(policy.model.named_buffers()) | policy.model.state_dict()
+    a, b = state(played), state(loaded)
+    assert [*a] == [*b] and all(v.dtype == b[k].dtype and torch.equal(v, b[k]) for k, v in a.items())
+
+
 def screen(w=160, h=210, seed=0): return np.random.default_rng(seed).integers(0, 256, (h, w, 3), np.uint8)
 def text(o): return dict(type='text', text=o)
 def image(*args, **kw): return dict(type='image', image=screen(*args, **kw))

@@ -142,8 +142,10 @@ class Policy:
         "The policy of a checkpoint on the machine's GPUs, where it has any. Raises as `from_pretrained` does."
         if torch.cuda.is_available(): return cls.from_pretrained(name, dtype=dtype, device_map='auto')
         policy = cls.from_pretrained(name, dtype=dtype)
-        if dtype == 'auto': policy.model.to(usable(policy.model.dtype))
-        elif usable(policy.model.dtype) != policy.model.dtype: warnings.warn(f'this processor only imitates {dtype}, ten times slower: float32 plays faster')
+        plays = usable(policy.model.dtype)
+        if plays == policy.model.dtype: return policy   # `.to` would round what is kept in fp32 beside bf16 weights
+        if dtype == 'auto': policy.model.to(plays)
+        else: warnings.warn(f'this processor only imitates {dtype}, ten times slower: float32 plays faster')
         return policy
 
     def save(self,
