@@ -1,0 +1,104 @@
+"""Merging: every tensor once, whatever it is stored in."""
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig
+from tiny_models import write_checkpoint
+
+from uitars_nb.model.nano import new_policy
+from uitars_nb.model.policy import Policy
+from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.train.merging import convex, interpolate, merge_checkpoints
+
+KINDS = 'UI-TARS-1.5-7B', 'Qwen3-VL', 'nano'
+
+
+@pytest.fixture(scope='module')
+def home(tmp_path_factory): return tmp_path_factory.mktemp('merging')
+
+
+def write(folder, kind, seed):
+    if kind != 'nano': return write_checkpoint(folder, kind, seed=seed)
+    sizes = dict(hidden=32, layers=2, heads=2, inner=48, stem_channels=16, stem_blocks=1)
+    Policy(*new_policy(make_tokenizer(['Click on the button.', 'Enter text.']), seed, **sizes), 'ui-tars-2', 'nano').save(folder)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def three(home):
+    "Of each kind, three checkpoints from three seeds."
+    known = {}
+    def get(kind):
+        if kind not in known: known[kind] = [write(home/f'{kind}-{seed}', kind, seed) for seed in range(3)]
+        return known[kind]
+    return get
+
+
+def state(folder, **kw): return Policy.from_pretrained(folder, **kw).model.state_dict()
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('weights', [None, [.2, .3, .5], [0, 0, 1]])
+def test_every_tensor_is_the_weighted_mean(three, tmp_path, kind, weights):
+    merge_checkpoints(three(kind), tmp_path/'out', weights)
+    made, parts = state(tmp_path/'out'), [state(o) for o in three(kind)]
+    assert [*made] == [*parts[0]]
+    for name, got in made.items():
+        wanted = sum(a * o[name].double() for a, o in zip(weights or [1 / 3] * 3, parts))
+        assert got.dtype == parts[0][name].dtype
+        torch.testing.assert_close(got, wanted.to(got.dtype), rtol=1e-2 if got.dtype == torch.bfloat16 else 1e-6, atol=1e-6)
+
+
+def test_a_tensor_under_two_names_is_averaged_once():
+    def net(x):
+        net = torch.nn.ModuleDict(dict(head=torch.nn.Linear(2, 2, bias=False), words=torch.nn.Embedding(2, 2)))
+        net.words.weight = net.head.weight
+        torch.nn.init.constant_(net.head.weight, x)
+        return net
+    made = interpolate([net(0.), net(1.)], [.25, .75])
+    assert made.head.weight is made.words.weight and (made.head.weight == .75).all()
+
+
+def test_a_tensor_that_one_lacks_is_an_error_before_anything_changes():
+    one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False)
+    before = one.weight.clone()
+    for pair in ((one, two), (two, one)):
+        with pytest.raises(ValueError, match='1 tensors are not of both models.*bias'): interpolate(pair)
+    assert torch.equal(one.weight, before)
+
+
+def test_an_adapter_counts_with_its_base(three, tmp_path):
+    base = three('Qwen3-VL')[0]
+    policy = Policy.from_pretrained(base, dtype='float32', adapter=LoraConfig(r=2, target_modules=['q_proj'], init_lora_weights=False))
+    policy.save(tmp_path/'adapter')
+    merge_checkpoints([base, tmp_path/'adapter'], tmp_path/'out')
+    made, plain = state(tmp_path/'out', dtype='float32'), state(base, dtype='float32')
+    lora = {k: v for k, v in policy.model.state_dict().items() if 'lora' in k}
+    moved = [k for k in plain if not torch.equal(made[k], plain[k])]
+    assert moved and all('q_proj' in k for k in moved)
+    for name in moved:
+        a, b = (lora[name.removesuffix('weight') + f'lora_{o}.default.weight'] for o in 'AB')
+        scale = policy.model.peft_config['default'].lora_alpha / 2
+        torch.testing.assert_close(made[name], plain[name] + scale * (b @ a) / 2, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize('weights', [[1.], [.5, .6], [-.5, 1.5], [float('nan'), .5], [float('inf'), .5]])
+def test_weights_that_cannot_be_meant(weights):
+    with pytest.raises(ValueError, match='weights'): convex(weights, 2)
+
+
+def test_strangers_are_told_apart(three, tmp_path):
+    a, b = three('Qwen3-VL')[0], three('UI-TARS-1.5-7B')[0]
+    with pytest.raises(ValueError, match='architecture'): merge_checkpoints([a, b], tmp_path/'out')
+    with pytest.raises(ValueError, match='two checkpoints'): merge_checkpoints([a], tmp_path/'out')
+    assert not (tmp_path/'out').exists()
+
+
+def test_a_folder_that_is_merged_may_be_replaced(three, tmp_path):
+    import shutil
+    mine = shutil.copytree(three('Qwen3-VL')[0], tmp_path/'mine')
+    before = state(mine)
+    merge_checkpoints([mine, three('Qwen3-VL')[1]], mine, [0, 1])
+    after, wanted = state(mine), state(three('Qwen3-VL')[1])
+    assert all(torch.equal(after[k], wanted[k]) for k in after) and any(not torch.equal(after[k], before[k]) for k in after)
+    assert np.isfinite(sum(float(v.float().sum()) for v in after.values()))
