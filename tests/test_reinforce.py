@@ -1,6 +1,7 @@
 "Reinforcement learning as a run: killed, resumed, on two processes; and what a trainer may never do."
-import asyncio, contextlib, itertools, os, subprocess, sys
+import asyncio, contextlib, itertools, os, queue, subprocess, sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np, pytest, torch
 from hypothesis import given, settings, strategies as st
@@ -10,6 +11,7 @@ from tests import reinforce_run
 from uitars_nb.agent.actor import Actor, ActorFailed
 from uitars_nb.agent.curriculum import Curriculum
 from uitars_nb.agent.loop import EPISODE, Reply
+from uitars_nb.agent.playing import ActorConfig
 from uitars_nb.agent.streaming import Allowance, Failing, StreamingRollout, Watch
 from uitars_nb.core.types import Action, Observation, StopReason, TaskSpec, Trajectory
 from uitars_nb.core.runs import read_jsonl
@@ -150,6 +152,28 @@ def test_groups_are_played_to_the_end(tmp_path):
     done = script(tmp_path, '--staleness', 0, '--updates', 2, '--samples', 2, '--algorithm', 'grpo')
     assert done.returncode == 0, done.stderr[-3000:]
     for row in accounted(tmp_path/'run', 2): assert len({o.rpartition('-')[0] for o in row['ids']}) == 2
+
+
+class Mortal(Actor):
+    "An actor whose process sends `few` trajectories and dies; it needs none."
+    few, lives = 1, 0
+    def start(self):
+        self.lives, self.process, self.arrived = self.lives + 1, SimpleNamespace(exitcode=-9), queue.SimpleQueue()
+        for o in [('trajectory', None, {}, {})] * self.few + [None]: self.arrived.put(o)
+    def close(self): pass
+
+
+@pytest.mark.parametrize('few, ends', [(0, True), (1, True), (7, True), (8, False)])
+def test_an_actor_that_dies_faster_than_it_works_is_given_up(few, ends):
+    actor = Mortal(ActorConfig('nowhere', ('miniwob/click-test',), batch=8), restarts=3)
+    actor.few = few
+    actor.start()
+    got = 0
+    try:
+        for got, _ in enumerate(itertools.islice(actor, 500), 1): pass
+    except ActorFailed as e: assert ends and 'batch of 8' in str(e) and '-9' in str(e)
+    else: assert not ends and got == 500
+    assert got == few * actor.lives if ends else actor.lives == -(-500 // few)
 
 
 def test_an_actor_that_cannot_play_says_why(tmp_path):

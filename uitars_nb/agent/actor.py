@@ -23,11 +23,11 @@ class Actor:
         config: ActorConfig,
         weights: str | Path | None = None,   # a safetensors file newer than the checkpoint's
         version: int = 0,                    # of the weights
-        restarts: int = 3,                   # how often in a row, without a trajectory, a dead process is replaced
+        restarts: int = 3,                   # how many deaths are forgiven; a batch of trajectories makes up for one
         patience: float = 1800.,             # seconds that it may be silent while a trajectory is waited for
     ):
         self.config, self.weights, self.version, self.restarts, self.patience = config, weights, version, restarts, patience
-        self.process, self.deaths, self.stats, self.chances = None, 0, {}, dict(config.chances)
+        self.process, self.deaths, self.stats, self.chances = None, 0., {}, dict(config.chances)
 
     def start(self):
         "A fresh process with the newest weights, which skips every instance that may have begun."
@@ -72,12 +72,12 @@ class Actor:
             except queue.Empty: raise ActorFailed(f'the actor lives and has sent nothing for {self.patience:.0f} s: its environments hang, or nothing may begin') from None
             if message is None: self._mend(); continue
             if message[0] == 'failed': raise ActorFailed(message[1])
-            self.deaths, self.stats, self.chances = 0, *message[2:]
+            self.deaths, (self.stats, self.chances) = max(0., self.deaths - 1 / self.config.batch), message[2:]
             yield message[1]
 
     def _mend(self):
         self.deaths += 1
-        if self.deaths > self.restarts: raise ActorFailed(f'the actor died {self.deaths} times without a trajectory in between (exit code {self.process.exitcode})')
+        if self.deaths > self.restarts: raise ActorFailed(f'the actor dies faster than a batch of {self.config.batch} trajectories makes up for (exit code {self.process.exitcode})')
         self.close()
         self.start()
 
