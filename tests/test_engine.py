@@ -10,7 +10,7 @@ import torch
 from transformers.utils import logging
 
 from tiny_models import write_checkpoint
-from uitars_nb.model.batching import Batch
+from uitars_nb.model.batching import Batch, load_weights
 from uitars_nb.model.engine import Engine
 from uitars_nb.model.images import Sights
 from uitars_nb.model.nano import new_policy
@@ -294,9 +294,32 @@ async def test_weights_that_give_no_numbers_are_named(never_ends):
     good = {k: v.clone() for k, v in policy.model.state_dict().items()}
     async with Engine(policy) as engine:
         await engine.load({k: v * float('nan') if 'norm' in k else v for k, v in good.items()}, 7)
-        with pytest.raises(FloatingPointError, match='version 7'): await engine.complete(chat('go', screen(0)))
+        short, long = (chat('go ' * n, screen(n)) for n in (1, 90))
+        for o in (short, long):
+            with pytest.raises(FloatingPointError, match='version 7'): await engine.complete(o)
         await engine.load(good, 8)
-        check(policy, policy.render(chat('go', screen(0))), await engine.complete(chat('go', screen(0)), Sampling(max_tokens=4)))
+        first = asyncio.create_task(engine.complete(short, Sampling(max_tokens=300)))   # in the slot where the long one left no numbers
+        while not engine.stats()['running']: await asyncio.sleep(.001)
+        check(policy, policy.render(long), await engine.complete(long, Sampling(max_tokens=4)))
+        check(policy, policy.render(short), await first)
+
+
+async def test_ids_of_another_tokenizer_harm_nobody(make):
+    policy = make('nano')
+    most = policy.model.get_input_embeddings().num_embeddings
+    said = lambda id: [*chat('go'), dict(role='assistant', content=[dict(type='ids', ids=np.int32([id]), text='')]), *chat('on')]
+    async with Engine(policy) as engine:
+        for id in (most, -1):
+            with pytest.raises(ValueError, match=f'0 to {most - 1}'): await engine.complete(said(id), Sampling(max_tokens=1))
+        assert await engine.complete(said(most - 1), Sampling(max_tokens=1))
+
+
+async def test_weights_of_an_offloaded_model_are_not_swapped(make):
+    model = make('nano').model
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    apart = type('Apart', (), dict(state_dict=lambda self: {k: v.to('meta') if 'layers.0' in k else v for k, v in model.state_dict().items()}))()
+    with pytest.raises(ValueError, match='offloaded.*layers.0'): load_weights(apart, {k: v + 1 for k, v in state.items()})
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
 
 
 async def test_bf16(make):

@@ -1,6 +1,9 @@
 "Policies of published layouts and the small one: load strictly, render, score, generate, train, save, load again; adapters; every refusal."
 import json
+import os
 import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -257,6 +260,10 @@ def test_saving_replaces_a_checkpoint_whole_and_nothing_else(load, home, tmp_pat
     (folder/'left over').touch()
     policy.save(folder)
     assert not (folder/'left over').exists()
+    (tmp_path/'link').symlink_to(folder)
+    policy.save(tmp_path/'link')
+    assert (tmp_path/'link').is_symlink() and (folder/'config.json').exists(), 'through a link, what it leads to is replaced'
+    (tmp_path/'link').unlink()
     monkeypatch.setattr('uitars_nb.model.policy.save_processor', lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError): load('nano').save(folder)
     assert Policy.from_pretrained(folder).model.config.model_type == 'qwen3_vl', 'a write that fails leaves what was there'
@@ -264,6 +271,39 @@ def test_saving_replaces_a_checkpoint_whole_and_nothing_else(load, home, tmp_pat
     (tmp_path/'thesis').mkdir()
     (tmp_path/'thesis'/'chapter.txt').touch()
     with pytest.raises(FileExistsError, match='something else'): policy.save(tmp_path/'thesis')
+
+
+def test_a_checkpoint_that_cannot_be_put_in_its_place_is_kept(load, tmp_path, monkeypatch):
+    "A mount point, say, can be neither renamed nor removed."
+    policy, folder = load('nano'), tmp_path/'mounted'
+    policy.save(folder)
+    def rename(a, b): raise OSError(16, 'Device or resource busy')
+    monkeypatch.setattr('uitars_nb.model.checkpoints.os.rename', rename)
+    with pytest.raises(OSError, match='cannot be replaced .Device or resource busy.: the new checkpoint is in') as e: policy.save(folder)
+    for o in (folder, Path(str(e.value).rpartition(' is in ')[2])): assert Policy.from_pretrained(o).model.config.model_type == policy.model.config.model_type
+
+
+def on_the_hub(hub, name, folder):
+    "A snapshot as the hub's cache holds it."
+    repo = hub/f'models--{name.replace("/", "--")}'
+    shutil.copytree(folder, repo/'snapshots'/('0' * 40))
+    (repo/'refs').mkdir()
+    (repo/'refs'/'main').write_text('0' * 40)
+
+
+def test_a_checkpoint_on_the_hub_brings_its_dialect_and_its_adapter(home, tmp_path):
+    hub = tmp_path/'hub'
+    Policy.from_pretrained(home/'Qwen2.5-VL', dialect='ui-tars-2').save(tmp_path/'base')
+    Policy.from_pretrained(home/'Qwen2.5-VL', dtype=torch.float32, adapter=lora()).save(tmp_path/'adapter')
+    for name in ('base', 'adapter'): on_the_hub(hub, f'me/{name}', tmp_path/name)
+    script = '''from uitars_nb.model.policy import Policy
+base, adapted = Policy.from_pretrained('me/base'), Policy.from_pretrained('me/adapter')
+print(base.dialect.name, adapted.dialect.name, sum('lora' in k for k in adapted.model.state_dict()))'''
+    env = os.environ | dict(HF_HUB_CACHE=str(hub), HF_HUB_OFFLINE='1', PYTHONPATH=str(Path(__file__).parents[1]))
+    done = subprocess.run([sys.executable, '-c', script], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, second, tensors = done.stdout.split()
+    assert (first, second) == ('ui-tars-2', 'ui-tars-1.5') and int(tensors) > 0
 
 
 # Refusals

@@ -281,3 +281,12 @@ def test_a_curriculum_prefers_what_is_open_and_forgets_nothing():
     for _ in range(300): course.tell('miniwob/click-test', True); course.tell('miniwob/click-link', False); course.tell('miniwob/click-button', bool(_ % 2))
     drawn = [course.draw().name for _ in range(400)]
     assert drawn.count('miniwob/click-button') > 300 and min(drawn.count(o) for o in course.drawn) > 0
+
+
+def test_samples_of_one_instance_are_one_piece_of_news():
+    one, eight = (Curriculum(['miniwob/click-test', 'miniwob/click-link'], samples=n) for n in (1, 8))
+    for success in (True, False, True, True, False) * 40:
+        one.tell('miniwob/click-test', success)
+        for _ in range(8): eight.tell('miniwob/click-test', success)
+        assert abs(one.chance['miniwob/click-test'] - eight.chance['miniwob/click-test']) < .05
+    assert eight.mean == eight.chance['miniwob/click-test'] and eight.chance['miniwob/click-link'] == .5

@@ -103,6 +103,13 @@ async def test_a_client_that_hangs_up_leaves_the_batch(policy, monkeypatch):
         assert engine.stats()['reply_tokens'] < 3800 + drawn
 
 
+@pytest.mark.parametrize('part', [dict(type='ids', ids=[1 << 31]), dict(type='ids', ids=[999999]), dict(type='ids', ids=[-1]), dict(type='ids'), dict(type='image_url', image_url=dict(url=None)), dict(type='image_url'), 7])
+async def test_what_no_model_can_take_is_the_clients_fault(policy, part):
+    async with Engine(policy) as engine, httpx.AsyncClient(transport=httpx.ASGITransport(make_app(engine, 't')), base_url='http://here', headers=dict(authorization='Bearer t')) as client:
+        answer = await client.post('/v1/chat/completions', json=dict(messages=[dict(role='user', content=[part])], max_tokens=1))
+        assert answer.status_code == 400 and answer.json()['error']['message']
+
+
 async def test_a_full_server_says_so(policy, monkeypatch):
     monkeypatch.setattr(policy, 'eos_ids', frozenset())
     async with Engine(policy) as engine:

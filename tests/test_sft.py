@@ -206,6 +206,20 @@ def test_online_evaluation_sees_the_policy_at_rest(tmp_path):
     assert read_metrics(tmp_path/'run')['online/success'].dropna().to_dict() == {2: .1, 4: .2}
 
 
+def test_in_half_precision_positions_stay_whole(tmp_path):
+    "A model of which all is bf16 but the frequencies of its positions learns, and is what it was saved as."
+    base = write_checkpoint(tmp_path/'base', 'Qwen3-VL')
+    policy = Policy.from_pretrained(base)
+    before = {k: v.clone() for k, v in policy.model.named_buffers()}
+    data, _ = sft_run.sources(policy)
+    saved = fit(policy, data, tmp_path/'run', SFTConfig(steps=2, batch=4, lr=1e-3, accelerator='cpu', precision='bf16-true'), progress=False)
+    assert any('inv_freq' in k for k in before)
+    for k, v in policy.model.named_buffers(): assert v.dtype == before[k].dtype and torch.equal(v, before[k]), k
+    assert {p.dtype for p in policy.model.parameters()} == {torch.bfloat16}
+    batch = policy.collate([sft_run.grey(policy, i, i).example for i in range(4)])
+    with torch.no_grad(): assert (Policy.from_pretrained(saved).logps(batch) - policy.logps(batch)).abs().max() < 1e-2
+
+
 @pytest.mark.parametrize('layout', ['Qwen2.5-VL', 'Qwen3-VL'])
 def test_published_layouts_train(layout, tmp_path):
     write_checkpoint(tmp_path/'base', layout)

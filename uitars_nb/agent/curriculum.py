@@ -22,13 +22,14 @@ class Curriculum:
         tasks: Sequence[str],     # names
         kind: str = 'uniform',    # 'uniform', or 'learnable': by the variance of the outcome
         seed: int = 0,
-        memory: float = .97,      # what the running mean keeps at each episode, once it has heard of many
+        samples: int = 1,         # episodes of each instance, told one by one
+        memory: float = .97,      # what the running mean keeps at each instance, once it has heard of many
         floor: float = .05,       # least weight of a task beside the greatest possible, .25
     ):
         if kind not in KINDS: raise ValueError(f"tasks are drawn 'uniform' or 'learnable', not {kind!r}")
         if not tasks: raise ValueError('a curriculum needs a task')
-        self.tasks, self.kind, self.seed, self.memory, self.floor = [get_task(o) for o in tasks], kind, seed, memory, floor
-        self.chance, self.drawn, self.heard = ({o: given for o in tasks} for given in (.5, 0, 2))   # of success; instances so far; episodes that `chance` stands on, two of them invented
+        self.tasks, self.kind, self.seed, self.memory, self.floor, self.invented = [get_task(o) for o in tasks], kind, seed, memory ** (1 / samples), floor, 2 * samples
+        self.chance, self.drawn, self.heard = ({o: given for o in tasks} for given in (.5, 0, self.invented))   # of success; instances so far; episodes that `chance` stands on
 
     @property
     def weights(self) -> dict[str, float]:
@@ -36,6 +37,12 @@ class Curriculum:
         p = np.array([*self.chance.values()])
         w = np.ones(len(p)) if self.kind == 'uniform' else np.maximum(p * (1 - p), .25 * self.floor)
         return dict(zip(self.chance, (w / w.sum()).tolist()))
+
+    @property
+    def mean(self) -> float:
+        "Chance of success of a task, each counted alike; of those that an episode of has ended, NaN before. What is drawn more often weighs no more."
+        known = [p for o, p in self.chance.items() if self.heard[o] > self.invented]
+        return float(np.mean(known)) if known else float('nan')
 
     def draw(self) -> TaskSpec:
         "The next instance."

@@ -99,14 +99,14 @@ async def _play(conn, config):
         await _stream(conn, config, engine, slow, agent)
 
 async def _stream(conn, config, engine, pool, agent):
-    course, allowance = Curriculum(config.tasks, config.curriculum, config.seed), Allowance(config.batch // config.samples, config.staleness, config.version, config.version * config.batch // config.samples)
+    course, allowance = Curriculum(config.tasks, config.curriculum, config.seed, config.samples), Allowance(config.batch // config.samples, config.staleness, config.version, config.version * config.batch // config.samples)
     course.load_state_dict(dict(chance={k: p for k, (p, _) in config.chances}, heard={k: n for k, (_, n) in config.chances}, drawn={}))
     for name in course.drawn: course.drawn[name] = config.skip
     stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks))
     orders = asyncio.ensure_future(_obey(conn, engine, allowance, course))
     async def out():
         async for traj in stream:
-            await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), wall=time.monotonic()), {k: (p, course.heard[k]) for k, p in course.chance.items()}))
+            await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), chance=course.mean, wall=time.monotonic()), {k: (p, course.heard[k]) for k, p in course.chance.items()}))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)
     for o in rest: o.cancel()

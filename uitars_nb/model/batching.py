@@ -28,6 +28,7 @@ def load_weights(
 ):
     "Copy weights into a model. Raises `ValueError` that names missing, surplus and misshapen tensors, and then changes nothing."
     own = model.state_dict()
+    if away := [k for k, v in own.items() if v.is_meta]: raise ValueError(f'weights cannot be swapped in a model of which parts are offloaded: {", ".join(away[:5])}{" ..." if len(away) > 5 else ""}')
     given = {own[k].data_ptr() for k in state if k in own}
     wrong = dict(missing=[k for k, v in own.items() if k not in state and v.data_ptr() not in given], surplus=[k for k in state if k not in own],
                  misshapen=[k for k, v in state.items() if k in own and own[k].shape != v.shape])
@@ -203,6 +204,7 @@ class Batch:
         self.count['reply_tokens'] += len(jobs)
 
     def _end(self, job, finish, now):
+        if finish == 'broken': self.passes.cache.wipe(self.jobs.index(job))
         self.leave(job, keep=finish != 'broken')
         if finish == 'broken': return job.fail(FloatingPointError(f'no finite log-probability after {len(job.ids) - 1} tokens of a reply: the weights of version {self.version} are broken'))
         try: job.future.set_result(completion(job, finish, now, self.policy.decode))

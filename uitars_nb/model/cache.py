@@ -37,7 +37,7 @@ class Aim:
     ):
         "Put new keys or values behind those of each row, in place."
         if self.even: x_SHLD[self.rows, :, self.filled[0]:self.length] = new_BHQD
-        else: x_SHLD[self.row_B1, :, self.at_BQ] = new_BHQD.transpose(1, 2)
+        else: x_SHLD[self.row_B1.to(x_SHLD.device), :, self.at_BQ.to(x_SHLD.device)] = new_BHQD.transpose(1, 2)   # layers may lie on several devices
 
     def read(self, x_SHLD: torch.Tensor) -> torch.Tensor:
         "What the pass sees of the rows, (B, heads, seen, dim), without a copy."
@@ -126,6 +126,10 @@ class SlotCache(Cache):
         "Begin a row with the first `n` tokens of what `save` gave."
         self.reserve(row + 1, n)
         for x, kept in zip(self.tensors(), saved, strict=True): x[row, :, :n] = kept[:, :n]
+
+    def wipe(self, row: int):
+        "Forget a row whose numbers are none: what a mask hides is multiplied by 0, which NaN outlives."
+        for x in self.tensors(): x[row].zero_()
 
     def move(self, row: int, to: int, n: int):
         "Copy a row's first `n` tokens to another."

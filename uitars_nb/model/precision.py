@@ -6,6 +6,7 @@
 __all__ = ['computes_bf16', 'usable', 'precision_of']
 
 # %% ../../nbs/30_model/03_precision.ipynb #abd9937c
+import platform
 from functools import lru_cache
 
 import torch
@@ -17,7 +18,9 @@ def computes_bf16(
 ) -> bool:
     "Whether products of bf16 matrices are computed as such by this machine's devices of a kind, rather than imitated."
     if kind == 'cuda': return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    return kind != 'cpu' or torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if kind != 'cpu': return True
+    known = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return known and (platform.machine().lower() not in ('x86_64', 'amd64') or torch.cpu._is_avx512_bf16_supported())
 
 # %% ../../nbs/30_model/03_precision.ipynb #b97218ee
 def usable(

@@ -48,7 +48,7 @@ def from_openai(
 def _part(part):
     kind = part.get('type') if isinstance(part, dict) else type(part).__name__
     if kind == 'text' and isinstance(part.get('text'), str): return dict(type='text', text=part['text'])
-    if kind == 'image_url': return dict(type='image', image=url_image(part['image_url']['url']))
+    if kind == 'image_url': return dict(type='image', image=url_image(str(part['image_url']['url'])))
     if kind == 'ids': return dict(type='ids', ids=np.array(part['ids'], np.int32), text=part.get('text', ''))
     raise ValueError(f"a part of a message is of type 'text', 'image_url' or 'ids', not {kind!r}")
 
@@ -162,7 +162,7 @@ async def _answer(engine, request, name):
         replies = asyncio.gather(*(engine.complete(messages, ask.sampling(i), ask.prompt_cache_key) for i in range(ask.n)))
         done = await _unless_gone(request, replies)
     except ValidationError as e: return failure(400, '; '.join(f'{".".join(map(str, o["loc"]))}: {o["msg"]}' for o in e.errors()))
-    except (ValueError, KeyError, TypeError) as e: return failure(400, str(e))
+    except (ValueError, KeyError, TypeError, OverflowError) as e: return failure(400, str(e))
     except Exception as e: return failure(500, f'{type(e).__name__}: {e}', 'server_error')
     return failure(499, 'the client has gone') if done is None else chat_reply(done, ask, engine.policy, name)
 

@@ -100,7 +100,7 @@ def critic_measures(
                 value_return_correlation=float('nan') if flat else float(torch.corrcoef(both)[0, 1]), value_loss=float((both[0] - both[1]).pow(2).mean() / 2))
 
 # %% ../../nbs/70_train/30_ppo.ipynb #0e2e5300
-SOME = 12   # rows on which it is looked up how far an update has moved
+SOME = 64   # rows on which it is looked up how far an update has moved
 
 class PPO(L.LightningModule):
     "Trains actor and critic on batches of trajectories. Raises `ValueError` where PPO has no critic."
@@ -203,9 +203,11 @@ class PPO(L.LightningModule):
     def moved(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> float:
         "How far the whole update has moved the policy: its divergence from the old one in nats a token, on some rows of the batch. What is summed before each step knows nothing of the last one."
         rows = rng.permutation(len(exp.examples))[:SOME]
-        part = parts(exp, rows, self.config.part_tokens)[0]
-        logp = token_logps(*part_logits(self.policy, row_batch(self.policy, exp, part), self.config.objective.temperature))
-        return float(kl_estimate(logp - targets.of('old_N', part, logp.device)).mean())
+        nats = tokens = 0.
+        for part, weight in evened(parts(exp, rows, self.config.part_tokens), self.model):
+            logp = token_logps(*part_logits(self.policy, row_batch(self.policy, exp, part), self.config.objective.temperature))
+            nats, tokens = nats + weight * float(kl_estimate(logp - targets.of('old_N', part, logp.device)).sum()), tokens + weight * len(part.at)
+        return nats / tokens
 
     def _engine(self, stats):
         "The share of the time since the last update in which the actor's engine computed."
@@ -221,6 +223,7 @@ class PPO(L.LightningModule):
         row = outcomes(trajs, batch.rewards) | dict(success_played=won / (len(trajs) + batch.alike)) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | spent(trajs) | dict(facts)
         row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=tokens, update_seconds=now - began, wait_seconds=began - self.waited)
         row |= dict(train_share=(now - began) / (now - self.waited), tokens_per_s=tokens / (now - self.waited), trajs_per_min=60 * len(trajs) / (now - self.waited))
+        row |= {k: batch.stats[k] for k in ('chance',) if k in batch.stats}
         row |= {f'actor/{k}': batch.stats[k] for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall') if k in batch.stats} | self._engine(batch.stats)
         self.waited = now
         for logger in self.trainer.loggers: logger.log_metrics(row, self.version)

@@ -33,7 +33,7 @@ from ..model.rendering import Example
 from ..model.value import Critic
 from .callbacks import GiveBack
 from .collector import Collector, Exhausted
-from .devices import whole_state
+from .devices import in_precision, whole_state
 from .optim import whole
 from .ppo import PPO, PPOConfig
 from .sft import STRATEGIES, faster_precision
@@ -141,7 +141,7 @@ def rl_trainer(
     h = hardware
     bar = [TQDMProgressBar(leave=True)] if progress else []
     return L.Trainer(
-        max_epochs=1, accelerator=h.accelerator, devices=h.devices, num_nodes=h.nodes, strategy=STRATEGIES[h.strategy](h), precision=h.precision,
+        max_epochs=1, accelerator=h.accelerator, devices=h.devices, num_nodes=h.nodes, strategy=STRATEGIES[h.strategy](h), **in_precision(h.precision),
         logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=1), TensorBoardLogger(path, name='tensorboard', version='')], callbacks=[GiveBack(), *callbacks, *bar],
         use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=progress, enable_model_summary=False, default_root_dir=path)
 

@@ -32,7 +32,7 @@ from ..model.policy import Policy, base_of, before
 from ..model.precision import computes_bf16, precision_of
 from ..model.stem import WITHIN
 from .callbacks import GiveBack, Keep, Losses, Online, Speed
-from .devices import several, spread, whole_state
+from .devices import in_precision, several, spread, whole_state
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
 from .optim import MuonAdamW, groups, share_of_peak, whole
@@ -252,7 +252,7 @@ def make_trainer(
     bar = [TQDMProgressBar(leave=True)] if progress else []
     return L.Trainer(
         max_steps=c.steps, max_epochs=-1, accelerator=c.accelerator, devices=c.devices, num_nodes=c.nodes,
-        strategy=STRATEGIES[c.strategy](c), precision=precision, accumulate_grad_batches=c.accumulate,
+        strategy=STRATEGIES[c.strategy](c), **in_precision(precision), accumulate_grad_batches=c.accumulate,
         callbacks=[GiveBack(), Speed(log_every), Losses(log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every), *bar], log_every_n_steps=log_every,
         logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=log_every), TensorBoardLogger(path, name='tensorboard', version='')],
         val_check_interval=c.validate_every * c.accumulate if validate else None, check_val_every_n_epoch=None if validate else 1, limit_val_batches=None if validate else 0,
