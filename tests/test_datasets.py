@@ -110,6 +110,16 @@ def test_what_another_model_said_without_an_action_stands_in_prompts_in_its_word
     assert torch.isfinite(policy.logps(policy.collate([o.example for o in records]))).all()
 
 
+def test_what_a_script_said_when_its_code_failed_is_no_lesson():
+    policy, demo = small_policy(), episode(4)
+    memory = Memory(SMALL, policy.dialect, count_tokens(policy))
+    gave_up = replace(demo.steps[-1], thought='RuntimeError: no such node', actions=(Action('infeasible'),))
+    whole, scripted = (trajectory_records(replace(demo, steps=o), policy, memory) for o in (demo.steps, (*demo.steps[:-1], gave_up)))
+    assert len(scripted) == len(whole) - 1
+    said = replace(gave_up, completion=say(gave_up, policy).completion)   # a policy's own words are another matter
+    assert len(trajectory_records(replace(demo, steps=(*demo.steps[:-1], said)), policy, memory)) == len(whole)
+
+
 def test_refused_steps_are_context_and_not_examples():
     policy, demo = small_policy(), episode(4)
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))

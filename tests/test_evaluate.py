@@ -86,6 +86,12 @@ async def test_samples_lost_to_the_environment_leave_the_others_comparable(parit
     assert (c.better, c.worse, c.difference.value) == (0, 0, 0)     # the same policy on the same ten instances
 
 
+async def test_a_result_that_was_cut_short_is_not_compared_with(parity, tmp_path):
+    for name in 'ab': await play(RECIPE, tmp_path/name)
+    (tmp_path/'a'/'summary.json').unlink()
+    with pytest.raises(ValueError, match='not played to its end'): compare_results(tmp_path/'a', tmp_path/'b')
+
+
 async def test_a_task_that_never_worked_is_not_scored(parity, tmp_path):
     parity.breaks = Always()
     with pytest.raises(RuntimeError, match='broke every one of 36 episodes: the lights went out'): await play(RECIPE, tmp_path/'a')

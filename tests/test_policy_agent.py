@@ -13,7 +13,7 @@ from uitars_nb.agent.loop import EPISODE, Limits, run_episode
 from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig, estimate_tokens
 from uitars_nb.agent.policy_agent import PolicyAgent, count_tokens, turn_seed
 from uitars_nb.agent.rollout import Rollout, play
-from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec
+from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, Step, StopReason, TaskSpec
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.sampling import Sampling
@@ -143,6 +143,12 @@ async def test_an_engine_that_hangs_is_the_policys_time_out():
     traj = await episode(PolicyAgent(Hung(), DIALECT, Sampling()), limits=Limits(think_seconds=.05))
     assert (traj.stop, traj.reward, len(traj.steps)) == (StopReason.POLICY_TIMEOUT, 0., 0)
     assert released.is_set(), 'the request was left running'
+
+
+async def test_an_episode_that_outgrows_its_models_context_ends_there_and_one_that_never_fits_is_an_error():
+    traj = await episode(policy(say(click(100)), say(click(200)), ContextExceeded('4097 tokens')))
+    assert (traj.stop, traj.reward, len(traj.steps)) == (StopReason.TOKEN_LIMIT, 0., 2)
+    with pytest.raises(ContextExceeded, match='4097'): await episode(policy(ContextExceeded('4097 tokens')))
 
 
 @pytest.mark.parametrize('error, reason', [(ConnectionRefusedError('no'), StopReason.ENV_CRASH), (TimeoutError('late'), StopReason.ENV_TIMEOUT), (BrokenPipeError(), StopReason.ENV_CRASH)])

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from uitars_nb.agent.policy_agent import PolicyAgent, ask
-from uitars_nb.core.types import Action, Completion, Observation, Step, TaskSpec
+from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, Step, TaskSpec
 from uitars_nb.evaluation.policies import acting
 from uitars_nb.model.engine import Engine
 from uitars_nb.model.nano import new_policy
@@ -193,6 +193,14 @@ async def test_what_does_not_pass_is_raised(answer, why, tries):
     async with misbehaving(lambda n: answer) as (url, seen), RemoteEngine(url, 'm', patience=1) as remote:
         with pytest.raises(RemoteError, match=why): await remote.complete(CHAT)
     assert tries == len(seen) if tries == 1 else len(seen) >= tries
+
+
+@pytest.mark.parametrize('message', ["This model's maximum context length is 4096 tokens. However, you requested 5000", 'a prompt of 5000 tokens does not fit a context of 4096: it needs 1 to 4095', 'context_length_exceeded'])
+async def test_a_prompt_that_is_too_long_for_a_server_is_told_from_other_refusals(message):
+    async with misbehaving(lambda n: JSONResponse(dict(error=dict(message=message)), 400)) as (url, _), RemoteEngine(url, 'm') as remote:
+        with pytest.raises(ContextExceeded, match='takes no prompt of that length'): await ask(remote, CHAT, Sampling(), 'k')
+    async with misbehaving(lambda n: JSONResponse(dict(error=dict(message='no such role')), 400)) as (url, _), RemoteEngine(url, 'm') as remote:
+        with pytest.raises(RemoteError, match='no such role'): await ask(remote, CHAT, Sampling(), 'k')
 
 
 async def test_a_server_that_stays_away_is_the_environments_failure_and_a_refusal_is_not():

@@ -168,6 +168,14 @@ def test_idle_memory_is_looked_for_after_every_batch(tmp_path, monkeypatch):
     assert len(looks) == 3
 
 
+def test_training_outlives_an_evaluation_that_breaks(whole, tmp_path, capsys):
+    async def broken(policy): raise RuntimeError('Chromium did not come up')
+    saved = sft_run.train(tmp_path/'run', evaluate=broken, online_every=5)
+    assert equal(weights(saved), weights(whole/'policy'))
+    assert read_metrics(tmp_path/'run')['online/failed'].sum() == 2
+    assert 'not evaluated at step 5: RuntimeError: Chromium did not come up' in capsys.readouterr().err
+
+
 def test_dropout_is_on_and_the_seed_matters(whole, tmp_path):
     "What the test above relies on: other random numbers or another order give other weights."
     for name, kw in dict(dropout=dict(dropout=0.), seed=dict(seed=1)).items():

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
+from ..core.types import Action, Completion, ContextExceeded, Observation, Step, StopReason, TaskSpec, Trajectory
 from ..sandbox.base import ActionError, EnvironmentFailure, Session, limited
 from ..tasks.base import Task, Verdict
 
@@ -164,12 +164,15 @@ class Episode:
                 self.obs = await self.session.observe()
 
     async def think(self, agent: Agent) -> Reply | None:
-        "The agent's reply; None, and the episode is over, where it takes too long."
+        "The agent's reply; None, and the episode is over, where it takes too long, or where what it has seen and said no longer fits its model."
         try:
             async with asyncio.timeout(self.limits.think_seconds) as patience: return await agent.act(self.steps, self.obs)
         except TimeoutError:
             if not patience.expired(): raise
             self.stop = StopReason.POLICY_TIMEOUT
+        except ContextExceeded:
+            if not self.steps: raise   # nothing that it did: no episode would begin
+            self.stop = StopReason.TOKEN_LIMIT
 
     async def turn(self, agent: Agent):
         "One step: the agent replies, the session acts, the task judges."

@@ -86,9 +86,10 @@ class PolicyAgent:
         about: Mapping,      # what the server tells of its model: `dialect`, `model_type`, `max_model_len`, as far as it does
         sampling: Any,
         dialect: str = '',   # of a model whose server does not tell
+        context: int = 0,    # tokens that it takes, likewise
     ) -> 'PolicyAgent':
         "Agents of a model behind a server. Raises `ValueError` where nobody says which dialect it speaks."
-        name, config = dialect or about.get('dialect', ''), remembers(about.get('model_type', ''), about.get('max_model_len') or 0)
+        name, config = dialect or about.get('dialect', ''), remembers(about.get('model_type', ''), about.get('max_model_len') or context)
         if not name: raise ValueError(f'the server does not tell which dialect its model speaks: name one of {", ".join(DIALECTS)} (--dialect)')
         return cls(engine, get_dialect(name), sampling, config)
 

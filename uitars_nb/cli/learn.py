@@ -117,7 +117,7 @@ def clone(
         if tasks and n: play(name, job.demonstrator, n, 'train', suite=','.join(tasks), first=job.first)
     shown = [out / name for name, (tasks, n) in taught.items() if tasks and n]
     with timed('imitation', out):
-        train(out / 'sft', str(start), None, shown, job.arithmetic, share=.85, steps=job.steps, batch=job.batch, lr=job.lr, failures=job.demonstrator != 'demonstrator',
+        train(out / 'sft', str(start), None, shown, job.arithmetic, share=.85, steps=job.steps, batch=job.batch, lr=job.lr, failures=job.demonstrator != 'demonstrator', max_tokens=job.max_tokens,
               frozen=list(job.frozen), balance=job.balance, measured=out / 'attended' if job.attend else None)
     return out / 'sft/policy'
 

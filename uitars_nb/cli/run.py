@@ -143,6 +143,7 @@ def evaluate_policy(
     against: Annotated[Path | None, typer.Option(help='Another run to compare with, on the same instances.')] = None,
     dtype: Annotated[str, typer.Option(help="Of a checkpoint's weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).")] = 'auto',
     dialect: Annotated[str, typer.Option(help="Of a server's model, where it does not tell: ui-tars-2, ui-tars-1.5 or ui-tars-1.")] = '',
+    context: Annotated[int, typer.Option(help="Tokens that a server's model takes, where it does not tell.", min=0)] = 0,
     images: Annotated[int, typer.Option(help='Newest screenshots that a model is shown; 0: as many as in training.', min=0)] = 0,
     summaries: Annotated[str, typer.Option(help="Of a model's older steps: lines, written (by the model), or none; as in training without it.")] = '',
     browsers: Browsers = 2,
@@ -159,7 +160,7 @@ def evaluate_policy(
     from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results
     from uitars_nb.sandbox.chromium import versions
     out = out or Path('runs/eval') / (f'{policy}-{suite}'.strip('./').replace('/', '-') + ('' if split == 'test' else f'-{split}'))
-    recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect, images=images, summaries=summaries)
+    recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect, context=context, images=images, summaries=summaries)
     if against: check_paired(against, asdict(recipe) | dict(screens=versions()))   # before an hour of playing
     print(play_recipe(recipe, out, browsers, pages))
     print('By task in', out / 'by_task.csv')

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from ..agent.memory import REPLY
 from .main import app, with_settings
 
 # %% ../../nbs/90_cli/15_train.ipynb #e2908ab4
@@ -68,11 +69,12 @@ def corpora(
     failures: bool = False,  # take demonstrations that failed too
     split: str = 'train',    # or 'validation'
     arithmetic: int = 0,     # lessons of it
+    reply: int = REPLY,      # tokens that an agent keeps free for its reply
 ) -> dict:
     "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from, and `ValueError` where a run has begun on others."
     from uitars_nb.flywheel.corpus import Corpus, keep_corpus, vocabulary
     known, out = vocabulary(policy.processor), {}
-    parts = dict(pages=page_source(pages, policy, questions, split) if pages else {}, demos={f'demos{i or ""}': demo_source(o, policy, failures, split) for i, o in enumerate(demos)},
+    parts = dict(pages=page_source(pages, policy, questions, split) if pages else {}, demos={f'demos{i or ""}': demo_source(o, policy, failures, split, reply) for i, o in enumerate(demos)},
                  arithmetic=arithmetic_source(arithmetic, policy, split) if arithmetic else {})
     for name, some in parts.items():
         if not some: continue
@@ -97,7 +99,7 @@ def arithmetic_source(count: int, policy, split: str = 'train') -> dict:
     from uitars_nb.flywheel.arithmetic import PROBLEMS, arithmetic_records
     return dict(arithmetic=(partial(arithmetic_records, count, policy, split), dict(count=count, split=split, problems=[o.__name__ for o in PROBLEMS])))
 
-def demo_source(where: Path, policy, failures: bool = False, split: str = 'train') -> tuple:
+def demo_source(where: Path, policy, failures: bool = False, split: str = 'train', reply: int = REPLY) -> tuple:
     "What makes the records of a store's successful episodes, or of all, and what they are made of. Raises `FileNotFoundError` where there is none."
     from functools import partial
     from uitars_nb.agent.memory import Memory
@@ -108,8 +110,8 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     if not any(where.glob('*.parquet')): raise FileNotFoundError(f'{where} holds no episodes: play some with uitars-nb eval --policy demonstrator --split {split}')
     store = Store(where)
     config, wanted = remembers(policy.model.config.model_type, policy.context), {} if failures else dict(success=True)
-    about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config))
-    return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, **wanted), about
+    about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config), reply=reply)
+    return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, reply, **wanted), about
 
 # %% ../../nbs/90_cli/15_train.ipynb #8e3ef6b5
 @app.command()
@@ -155,6 +157,7 @@ def train(
     play_every: Annotated[int, typer.Option(help='Steps between episodes of the validation split that it plays by then (4 of each task of --suite); 0: none.', min=0)] = 0,
     suite: Annotated[str, typer.Option(help='What it plays then: a suite or a single task.')] = 'miniwob/quick',
     settings: Annotated[list[str] | None, typer.Option('--set', help='NAME=VALUE of anything else in train.sft.SFTConfig, such as accumulate=2, decay=0 or strategy=ddp.')] = None,
+    max_tokens: Annotated[int, typer.Option(help='Of a reply, as the policy will act: what a prompt leaves free.', min=1)] = REPLY,
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
 ):
     """Train a policy on labelled pages and arithmetic (continual training), on demonstrations (supervised fine-tuning), or on all of them.
@@ -170,18 +173,18 @@ def train(
     reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
     config = with_settings(SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, keep_every=min(SFTConfig.keep_every, max(1, steps // 6)), frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed), settings or ())
     policy = first_policy(start, seed)
-    plays = [Online(policy, player(suite), play_every)] if play_every else []
-    sources = corpora(policy, out, pages, demos or (), questions, failures, arithmetic=arithmetic)
+    plays = [Online(policy, player(suite, max_tokens), play_every)] if play_every else []
+    sources = corpora(policy, out, pages, demos or (), questions, failures, arithmetic=arithmetic, reply=max_tokens)
     weights = {k: share if k == 'demos' else (1 - share) / (len(sources) - 1) for k in sources} if demos and len(sources) > 1 else None
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
     if 'demos' in sources and (balance or measured): sources, weights = apart(sources, weights, balance, measured)
-    unseen = held_back(policy, out, validation, questions) if validation else None
+    unseen = held_back(policy, out, validation, questions, max_tokens) if validation else None
     print('The policy is in', fit(policy, sources, out, config, weights, unseen, prober() if probe_every else None, plays))
 
-def held_back(policy, path: Path, validation: Path, questions: int):
+def held_back(policy, path: Path, validation: Path, questions: int, reply: int = REPLY):
     "The validation pages or demonstrations of a directory as a source."
     paged = any(validation.glob('*.npz'))
-    return next(iter(corpora(policy, path, validation if paged else None, [] if paged else [validation], questions, split='validation').values()))
+    return next(iter(corpora(policy, path, validation if paged else None, [] if paged else [validation], questions, split='validation', reply=reply).values()))
 
 def prober(n: int = 40):
     "What asks a policy `n` probes of each kind."
@@ -190,7 +193,7 @@ def prober(n: int = 40):
     from uitars_nb.sandbox.base import run
     return partial(probe_policy, suite=run(probe_suite(n)))
 
-def player(suite: str, n: int = 4):
+def player(suite: str, max_tokens: int = REPLY, n: int = 4):
     "What lets a policy play `n` validation episodes of each task of a suite. Raises `ValueError` where the tasks are not played in one place."
     from functools import partial
     from uitars_nb.evaluation.probing import play_policy
@@ -198,7 +201,7 @@ def player(suite: str, n: int = 4):
     from uitars_nb.tasks.places import pool_for
     specs = instances(suite, 'validation', n)
     pool_for(sorted({o.name for o in specs}))
-    return partial(play_policy, specs=specs)
+    return partial(play_policy, specs=specs, max_tokens=max_tokens)
 
 def apart(
     sources: dict,            # 'demos', and perhaps 'pages' and 'arithmetic'

@@ -46,6 +46,7 @@ class Recipe:
     seed: int = 0                 # of a checkpoint's sampling
     dtype: str = 'auto'           # of a checkpoint's weights, such as 'bfloat16'; 'auto': as they are stored, or fp32 where this processor would imitate bf16
     dialect: str = ''             # of a server's model, where it does not tell
+    context: int = 0              # tokens that it takes, likewise
     images: int = 0               # newest screenshots that a model is shown; 0: as it was trained
     summaries: str = ''           # of its older steps: 'lines', 'written' by the model, or 'none'; '': as it was trained
 
@@ -103,7 +104,7 @@ async def evaluate(
     "Play the recipe, or what is left of it, and return the table by task; everything is left in `path`."
     specs = plan(recipe)
     start = time.perf_counter()
-    async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect) as agent:
+    async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect, recipe.context) as agent:
         if not script(recipe.policy): agent = agent.remembering(recipe.images, recipe.summaries)
         acts = {} if script(recipe.policy) else dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)))
         run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)), env)
@@ -165,6 +166,7 @@ def check_paired(
 ):
     "Raises `FileNotFoundError` where no evaluation was left, and `ValueError` where it was not of the same instances, within the same limits, on the screens of the same Chromium and fonts."
     there = read_result(path)[0]['parameters']
+    if read_json(Path(path)/'summary.json') is None: raise ValueError(f'{path} was not played to its end, and what is there is of its first tasks: run its command again')
     differ = [f'{k} ({there[k]}, not {parameters[k]})' for k in PAIRED if k in there and k in parameters and there[k] != parameters[k]]
     if differ: raise ValueError(f'{path} cannot be compared with, its episodes are others: it differs in {", ".join(differ)}; play it again as the other one')
 

@@ -80,6 +80,7 @@ async def acting(
     seed: int = 0,            # of sampling
     dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as `Policy.to_play` takes it
     dialect: str = '',        # of a server's model, where it does not tell
+    context: int = 0,         # tokens that it takes, likewise
 ) -> AsyncIterator[MakeAgent]:
     "Builds the policy's agents inside the block. Raises `KeyError` where there is no such policy. A server's token is that of the variable `UITARS_TOKEN`."
     if make := script(check_policy(name)): yield make; return
@@ -94,7 +95,7 @@ async def acting(
         async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine:
             about = await engine.about()
             engine.token_parts = 'weights' in about   # our own server: past replies are the tokens that they were
-            yield PolicyAgent.served(engine, about, sampling, dialect)
+            yield PolicyAgent.served(engine, about, sampling, dialect, context)
         return
     policy = Policy.to_play(name, dtype=dtype)
     async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling)

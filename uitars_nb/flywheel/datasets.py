@@ -124,10 +124,12 @@ def trajectory_records(
     memory: Memory,
     reply: int = REPLY,   # tokens kept free for a reply
 ) -> list[Record]:
-    "The records of an episode, whatever its split."
+    "The records of an episode, whatever its split; what a script said when its own code failed is no lesson."
     steps = [say(s, policy) for s in traj.steps]
-    learned = [k for k, s in enumerate(steps) if s.actions and not s.error]
+    learned = [k for k, s in enumerate(steps) if s.actions and not s.error and not _gave_up(traj.steps[k])]
     return [step_record(steps, k, traj.task, policy, memory, reply) for k in learned]
+
+def _gave_up(step): return step.completion is None and any(a.name == 'infeasible' for a in step.actions)
 
 # %% ../../nbs/60_flywheel/20_datasets.ipynb #86ed6c04
 def read_records(

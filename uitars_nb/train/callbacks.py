@@ -6,6 +6,7 @@
 __all__ = ['Every', 'Keep', 'GiveBack', 'Speed', 'Losses', 'Online']
 
 # %% ../../nbs/70_train/08_callbacks.ipynb #ad61eff4
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from time import perf_counter
@@ -144,6 +145,9 @@ class Online(Every):
             training = self.policy.model.training
             self.policy.model.eval()
             try: results = run(self.evaluate(self.policy))
+            except Exception as e:   # hours of training outlive a browser
+                results = dict(failed=1.)
+                print(f'not evaluated at step {trainer.global_step}: {type(e).__name__}: {e}', file=sys.stderr)
             finally: self.policy.model.train(training)
             for logger in trainer.loggers: logger.log_metrics({f'online/{k}': v for k, v in results.items()}, trainer.global_step)
         trainer.strategy.barrier()
