@@ -41,7 +41,14 @@ def macro_mean(
     draws: int = 2000,
     seed: int = 0,
 ) -> Estimate:
-    "Mean of the tasks' means, with a bootstrap interval stratified by task."
+    "Mean of the tasks' means, with a bootstrap interval stratified by task; of successes, no narrower than the tasks' Wilson intervals make it."
+    boot, scores = _bootstrap(scores, confidence, draws, seed), [np.asarray(s, float) for s in scores.values()]
+    if not all(np.isin(s, (0, 1)).all() for s in scores): return boot
+    rates = [success_rate(s.sum(), len(s), confidence) for s in scores]
+    below, above = (float(np.sqrt(np.square([getattr(o, end) - o.value for o in rates]).sum()) / len(rates)) for end in ('low', 'high'))
+    return Estimate(boot.value, *np.round([max(0., min(boot.low, boot.value - below)), min(1., max(boot.high, boot.value + above))], 5).tolist())
+
+def _bootstrap(scores, confidence=.95, draws=2000, seed=0):
     rng, scores = np.random.default_rng(seed), [np.asarray(s, float) for s in scores.values()]
     ones = [s for s in scores if len(s) == 1]
     strata = [(1, s) for s in scores if len(s) > 1] + ([(len(ones), np.concatenate(ones))] if ones else [])
@@ -78,4 +85,4 @@ def compare(
     diff = {k: np.asarray(b[k], float) - np.asarray(a[k], float) for k in a}
     better, worse = (int(sum((np.sign(d) == s).sum() for d in diff.values())) for s in (1, -1))
     p = binomtest(better, better + worse).pvalue if better + worse else 1.
-    return Comparison(macro_mean(diff), better, worse, float(p))
+    return Comparison(_bootstrap(diff), better, worse, float(p))
