@@ -250,6 +250,7 @@ def number(
 ) -> str:
     "Three significant digits, whole numbers whole; empty for None."
     if x is None: return ''
+    x = round(x, 12)   # a sum of differences that cancel is 0
     return f'{x:,.0f}' if abs(x) >= 100 or x == int(x) else f'{x:.3g}'
 
 # %% ../../nbs/00_core/40_figures.ipynb #72a8fdbc
