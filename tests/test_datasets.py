@@ -114,10 +114,11 @@ def test_what_a_script_said_when_its_code_failed_is_no_lesson():
     policy, demo = small_policy(), episode(4)
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))
     gave_up = replace(demo.steps[-1], thought='RuntimeError: no such node', actions=(Action('infeasible'),))
-    whole, scripted = (trajectory_records(replace(demo, steps=o), policy, memory) for o in (demo.steps, (*demo.steps[:-1], gave_up)))
+    whole, scripted = (trajectory_records(replace(demo, steps=o, success=False), policy, memory) for o in (demo.steps, (*demo.steps[:-1], gave_up)))
     assert len(scripted) == len(whole) - 1
     said = replace(gave_up, completion=say(gave_up, policy).completion)   # a policy's own words are another matter
-    assert len(trajectory_records(replace(demo, steps=(*demo.steps[:-1], said)), policy, memory)) == len(whole)
+    assert len(trajectory_records(replace(demo, steps=(*demo.steps[:-1], said), success=False), policy, memory)) == len(whole)
+    assert len(trajectory_records(replace(demo, steps=(*demo.steps[:-1], gave_up)), policy, memory)) == len(whole), 'of a task that cannot be done, giving up is the lesson'
 
 
 def test_refused_steps_are_context_and_not_examples():

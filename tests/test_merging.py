@@ -1,5 +1,6 @@
 """Merging: every tensor once, whatever it is stored in."""
-import numpy as np
+import shutil
+
 import pytest
 import torch
 from peft import LoraConfig
@@ -95,10 +96,8 @@ def test_strangers_are_told_apart(three, tmp_path):
 
 
 def test_a_folder_that_is_merged_may_be_replaced(three, tmp_path):
-    import shutil
     mine = shutil.copytree(three('Qwen3-VL')[0], tmp_path/'mine')
     before = state(mine)
     merge_checkpoints([mine, three('Qwen3-VL')[1]], mine, [0, 1])
     after, wanted = state(mine), state(three('Qwen3-VL')[1])
     assert all(torch.equal(after[k], wanted[k]) for k in after) and any(not torch.equal(after[k], before[k]) for k in after)
-    assert np.isfinite(sum(float(v.float().sum()) for v in after.values()))

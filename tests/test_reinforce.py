@@ -53,6 +53,7 @@ def test_a_killed_run_learns_from_the_same_batches_again(tmp_path):
     assert journal[:len(before)] == before
     assert last_update(run/'last.ckpt') == 5
     assert [*read_metrics(run).index] == [1, 2, 3, 4, 5]
+    assert read_metrics(run).chance.between(0, 1).all()
     assert script(tmp_path).returncode == 0      # nothing is left to do
     assert read_jsonl(run/'rank-0'/'batches.jsonl') == journal
 

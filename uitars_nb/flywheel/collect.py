@@ -86,7 +86,7 @@ async def collect_pages(
     split: str = 'train',
     progress: bool = True,
 ) -> list[Path]:
-    "All shards, those that are missing made first. Raises `ValueError` where a directory holds shards of another split, of other tasks, or of as many pages as overlap."
+    "All shards, those that are missing made first. Raises `ValueError` where a directory holds shards of another split, of other tasks, or of another number of pages each."
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     keep_about(path, split=split, per=per if sheets else 0, names=sorted(names) if tasks or episodes else [])

@@ -124,9 +124,9 @@ def trajectory_records(
     memory: Memory,
     reply: int = REPLY,   # tokens kept free for a reply
 ) -> list[Record]:
-    "The records of an episode, whatever its split; what a script said when its own code failed is no lesson."
+    "The records of an episode, whatever its split; where a script gave up and was wrong to, its own code had failed, and that is no lesson."
     steps = [say(s, policy) for s in traj.steps]
-    learned = [k for k, s in enumerate(steps) if s.actions and not s.error and not _gave_up(traj.steps[k])]
+    learned = [k for k, s in enumerate(steps) if s.actions and not s.error and not (_gave_up(traj.steps[k]) and not traj.success)]
     return [step_record(steps, k, traj.task, policy, memory, reply) for k in learned]
 
 def _gave_up(step): return step.completion is None and any(a.name == 'infeasible' for a in step.actions)

@@ -223,8 +223,8 @@ class PPO(L.LightningModule):
         row = outcomes(trajs, batch.rewards) | dict(success_played=won / (len(trajs) + batch.alike)) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | spent(trajs) | dict(facts)
         row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=tokens, update_seconds=now - began, wait_seconds=began - self.waited)
         row |= dict(train_share=(now - began) / (now - self.waited), tokens_per_s=tokens / (now - self.waited), trajs_per_min=60 * len(trajs) / (now - self.waited))
-        row |= {k: batch.stats[k] for k in ('chance',) if k in batch.stats}
-        row |= {f'actor/{k}': batch.stats[k] for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall') if k in batch.stats} | self._engine(batch.stats)
+        told = {f'actor/{k}': k for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall')} | dict(chance='chance')
+        row |= {name: batch.stats[k] for name, k in told.items() if k in batch.stats} | self._engine(batch.stats)
         self.waited = now
         for logger in self.trainer.loggers: logger.log_metrics(row, self.version)
         self.trainer.progress_bar_metrics['success'] = row['success']
