@@ -1,5 +1,5 @@
 """core.figures: intervals against scipy and against simulation, paired rounds under drift, many writers at once, the schema of contract 9."""
-import json, multiprocessing as mp, subprocess, sys
+import json, multiprocessing as mp, shutil, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ from scipy.stats import binom
 
 from uitars_nb.core.figures import GOALS, Figure, Goal, alternate, figure, figure_table, load_figures, machine, markdown, median_interval, rank, ratio, record_figures, typical
 
+root = Path(__file__).resolve().parents[1]
 SCHEMA = ['value', 'goal', 'unit', 'low', 'high', 'n', 'command', 'machine', 'date']  # contract 9, in its order
 
 
@@ -124,3 +125,17 @@ def test_missing_chromedriver_says_what_to_install(monkeypatch):
     monkeypatch.delenv('MINIWOB_CHROMEDRIVER', raising=False)
     monkeypatch.setattr(client.shutil, 'which', lambda *args, **kwargs: None)
     with pytest.raises(client.MissingPeer, match='apt-get install chromium-driver'): client.chromedriver()
+
+
+@pytest.mark.parametrize('report, notebook', [('dynamics', 'dynamics'), ('cloning', 'main')])
+def test_a_report_is_drawn_again_from_its_files(report, notebook, tmp_path):
+    "`-p play False`: the same figures to the byte, and nothing measured is touched."
+    before, home = root/'reports'/report, tmp_path/report
+    shutil.copytree(before, home, ignore=shutil.ignore_patterns('films', '*.svg'))
+    parameters = root/'nbs/experiments/params'/f'{report}.yaml'
+    options = ['-f', str(parameters)] if notebook != 'main' else []
+    command = [sys.executable, '-m', 'papermill', f'nbs/experiments/{notebook}.ipynb', str(home/f'{notebook}.ipynb'), *options, '-p', 'report', str(home), '-p', 'play', 'False', '-k', 'python3', '--cwd', str(root)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kept = [o.name for o in before.iterdir() if o.suffix in ('.csv', '.json', '.svg')]
+    assert {o for o in kept if o.endswith('.svg')} and [o for o in kept if (home/o).read_bytes() != (before/o).read_bytes()] == []

@@ -54,6 +54,7 @@ def reinforce(
     shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .001; else a network of its own.")] = False,
     curriculum: Annotated[str, typer.Option(help='uniform or learnable.')] = 'uniform',
     frozen: Annotated[list[str] | None, typer.Option(help='Beginnings of the names of parameters that stay as they are, such as stem.cells.')] = None,
+    reward: Annotated[str, typer.Option(help="Who judges: verifier, the task itself; scored, where partial success counts in part; or MODULE:NAME, a source of your own.")] = 'verifier',
     settings: Annotated[list[str] | None, typer.Option('--set', help='NAME=VALUE of anything else in train.ppo.PPOConfig, such as shaping.signal=.3, objective.eps_high=.2 or length_adaptive_alpha=null.')] = None,
     max_tokens: Annotated[int, typer.Option(help='Of a reply.', min=1)] = REPLY,
     browsers: Annotated[int, typer.Option(help='Chromium processes.', min=1)] = 1,
@@ -76,10 +77,12 @@ def reinforce(
     from uitars_nb.tasks.base import suite as instances
     from uitars_nb.train.ppo import PPOConfig
     from uitars_nb.train.reinforce import fitting_hardware, pretrain_value, reinforce as learn
+    from uitars_nb.flywheel.rewards import named_reward
     from uitars_nb.train.sft import check_start
     from uitars_nb.train.value import SHARED_LR, ValueConfig
     import uitars_nb.tasks.places   # all of them
     check_practice(algorithm, batch, samples, differing, curriculum, settings or (), updates=updates, lr=lr)
+    judge = named_reward(reward)
     if strategy not in ('ddp', 'fsdp'): raise ValueError(f'there is no strategy {strategy!r} for practice; there are ddp and fsdp')
     check_start(start, frozen or ())
     names = tuple(o.name for o in instances(suite))
@@ -88,5 +91,5 @@ def reinforce(
     actor = ActorConfig(str(start), names, 'rl', batch, staleness, samples, differing, curriculum, c.seed, browsers=browsers, pages=pages, threads=threads,
                         temperature=c.objective.temperature, top_p=c.objective.top_p, max_tokens=max_tokens, dtype=hardware.plays)
     early = ValueConfig(batches=pretrain, lr=c.critic_lr, muon=c.muon, shared=c.shared, gamma=c.gamma, gae_lambda_value=c.gae_lambda_value, shaping=c.shaping, frozen=c.frozen, seed=c.seed)
-    critic = pretrain_value(start, out / 'value', actor, early, hardware) if pretrain and c.algorithm == 'ppo' else None
-    rank_zero_only(print)('The policy is in', learn(start, out, actor, c, critic, hardware))
+    critic = pretrain_value(start, out / 'value', actor, early, hardware, judge) if pretrain and c.algorithm == 'ppo' else None
+    rank_zero_only(print)('The policy is in', learn(start, out, actor, c, critic, hardware, judge))

@@ -9,7 +9,7 @@ __all__ = ['RANK', 'APART', 'RolloutFeed', 'weights_of', 'AfterUpdate', 'Hardwar
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 
 import lightning as L
@@ -163,7 +163,7 @@ def pretrain_value(
 ) -> Path:
     "A critic of a fixed policy; its directory."
     path, actor = Path(path), replace(actor, policy=str(policy))
-    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), actor=asdict(actor), value=asdict(config), hardware=asdict(hardware)))
+    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), actor=asdict(actor), value=asdict(config), hardware=asdict(hardware), reward=_named(reward)))
     if (path/'critic').exists(): return path/'critic'
     fixed, feed = Policy.from_pretrained(policy, dtype='float32'), RolloutFeed(path, apart(actor), reward, length=config.batches, oldest=1 << 30)
     module = ValuePretraining(fixed, Critic.from_policy(fixed, config.shared), config)
@@ -176,6 +176,11 @@ def pretrain_value(
     known = [o for o in module.explained[-config.window:] if o == o]   # without NaN
     made.summarise(batches=len(module.losses), explained_variance=sum(known) / len(known) if known else None, value_loss=module.losses[-1])
     return path/'critic'
+
+def _named(reward):
+    "What a run notes of who judges; nothing of the verifier."
+    if reward == Verifier(): return ''
+    return repr(reward) if is_dataclass(reward) else type(reward).__qualname__
 
 def apart(
     actor: ActorConfig,
@@ -208,7 +213,7 @@ def reinforce(
 ) -> Path:
     "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning."
     path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature, top_p=config.objective.top_p)
-    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware)))
+    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware), reward=_named(reward)))
     if (path/'summary.json').exists(): return path/'policy'   # it is written last
     last, learned = path/'last.ckpt', Policy.from_pretrained(policy, dtype='float32')
     start = last_update(last)

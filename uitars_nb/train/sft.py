@@ -121,21 +121,24 @@ def freeze(
     model: torch.nn.Module,
     beginnings: Sequence[str],   # of the names of parameters
 ) -> list[str]:
-    "Let these parameters learn no more, in place; the names of those that did. Raises `ValueError` for a beginning that no parameter has."
+    "Let these parameters learn no more, in place; the names of those that did. Raises `ValueError` for a beginning that no parameter has, and where nothing would learn."
     names = [k for k, _ in model.named_parameters()]
     if unknown := [o for o in beginnings if not any(k.startswith(o) for k in names)]:
         raise ValueError(f'no parameter begins with {unknown[0]!r}; there are {", ".join(sorted({k.rsplit(".", 1)[0] for k in names}))[:400]}')
-    stopped = [k for k, p in model.named_parameters() if p.requires_grad and k.startswith(tuple(beginnings))]
+    learning = [k for k, p in model.named_parameters() if p.requires_grad]
+    stopped = [k for k in learning if k.startswith(tuple(beginnings))]
+    if learning and len(stopped) == len(learning): raise ValueError(f'nothing is left to learn: every parameter begins with one of {[*beginnings]}')
     for k in stopped: model.get_parameter(k).requires_grad_(False)
     return stopped
 
 def check_start(
     name: str | Path,                 # a checkpoint's directory
     frozen: Sequence[str] = (),       # as `freeze` takes it
-):
-    "Raises `FileNotFoundError` where there is no checkpoint, and `ValueError` for a beginning that none of its parameters has; both without reading weights."
+) -> list[str]:
+    "Names of the parameters, without reading weights. Raises `FileNotFoundError` where there is no checkpoint, and `ValueError` as `freeze` does."
     base, _ = base_of(locate(name))
-    freeze(blank_model(base), frozen)
+    freeze(model := blank_model(base), frozen)
+    return [k for k, _ in model.named_parameters()]
 
 # %% ../../nbs/70_train/00_sft.ipynb #b36c8deb
 class SFT(L.LightningModule):
