@@ -150,7 +150,7 @@ def from_file(
     except (yaml.YAMLError, UnicodeDecodeError): said = None
     if not isinstance(said, dict): raise ValueError(f'{path} holds no options: write one a line, such as steps: 40')
     options = {o.name: o for o in ctx.command.params if o.name not in ('config', 'help')}
-    names = {flag.lstrip('-').replace('-', '_'): o.name for o in options.values() for flag in (*o.opts, *o.secondary_opts)} | {name: name for name in options}
+    names = {flag.lstrip('-').replace('-', '_'): o.name for o in options.values() for flag in o.opts} | {name: name for name in options}
     if unknown := sorted({*map(str, said)} - {k for k in map(str, said) if k.replace('-', '_') in names}): raise ValueError(f'{path} sets {", ".join(unknown)}, which {ctx.command.name} does not have; there are {", ".join(sorted(options))}')
     for key, value in said.items(): _fits(ctx, options[names[str(key).replace('-', '_')]], value, f'{path}: {key}')
     ctx.default_map = {**(ctx.default_map or {}), **{names[str(k).replace('-', '_')]: v for k, v in said.items()}}

@@ -53,6 +53,7 @@ def run_arms(
             arm(path/'runs'/f'{name}-{seed}', seed)
             curve = read(path/'runs'/f'{name}-{seed}').reindex(columns=list(columns))
             rows = curve.rename_axis('update').reset_index().assign(arm=name, seed=seed)
+            known = pd.read_csv(file) if file.exists() else known   # another process may have added to it meanwhile
             write_atomic(file, pd.concat([known, rows] if len(known) else [rows]).round(5).to_csv(index=False))
     return pd.read_csv(file)
 

@@ -103,28 +103,27 @@ class Losses(Every):
         steps: int,  # of a mean
     ):
         super().__init__(steps)
-        self.sums, self.batches = {}, 0
+        self.sums, self.counts = {}, {}   # by name: not every batch has every loss
 
-    def state_dict(self) -> dict: return dict(sums=self.sums, batches=self.batches)
+    def state_dict(self) -> dict: return dict(sums=self.sums, counts=self.counts)
 
-    def load_state_dict(self, state: dict): self.sums, self.batches = state['sums'], state['batches']
+    def load_state_dict(self, state: dict): self.sums, self.counts = state['sums'], state['counts']
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         "Add the batch."
         for name, loss in outputs.items():
-            if name != 'loss': self.sums[name] = self.sums.get(name, 0) + loss.detach().float()
-        self.batches += 1
+            if name != 'loss': self.sums[name], self.counts[name] = self.sums.get(name, 0) + loss.detach().float(), self.counts.get(name, 0) + 1
         super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
     def act(self, trainer, module):
         "Log, and begin anew."
-        means = {name: float(o) / self.batches for name, o in self.sums.items()}
+        means = {name: float(o) / self.counts[name] for name, o in self.sums.items()}
         for logger in trainer.loggers: logger.log_metrics(means, trainer.global_step)
-        self.sums, self.batches = {}, 0
+        self.sums, self.counts = {}, {}
 
     def on_train_end(self, trainer, module):
         "Log the steps since the last time: a run may end at any of them."
-        if self.batches: self.act(trainer, module)
+        if self.sums: self.act(trainer, module)
 
 # %% ../../nbs/70_train/08_callbacks.ipynb #32026ff3
 class Online(Every):

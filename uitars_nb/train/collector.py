@@ -29,6 +29,7 @@ class Batch:
     trajs: list[Trajectory]
     rewards: list[Reward]
     waited: float = 0.            # seconds until it was complete
+    again: bool = False           # from the journal: an update is made again, and how long it takes says nothing
     failures: Counter = field(default_factory=Counter)   # attempts that the environment broke meanwhile, by stop reason
     stale: int = 0                # trajectories left out because they were too old
     silent: int = 0               # trajectories left out because the policy had said nothing by their end
@@ -98,7 +99,7 @@ class Collector(IterableDataset):
             was = known[number]
             trajs = [self.store[id] for id in was['ids']]
             rewards = [Reward(*o) for o in was['rewards']] if 'rewards' in was else self._rewards(trajs)
-            yield Batch(number, trajs, rewards, failures=Counter(was.get('failures', {})), **was.get('left', {}))
+            yield Batch(number, trajs, rewards, again=True, failures=Counter(was.get('failures', {})), **was.get('left', {}))
             number += 1
         yield from self._fresh(number)
 

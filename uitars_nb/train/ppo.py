@@ -215,14 +215,19 @@ class PPO(L.LightningModule):
         busy, wall = (stats.get(k, 0.) - before.get(k, 0.) for k in ('busy_seconds', 'wall'))
         return dict(engine_share=busy / wall) if 'wall' in before and wall > 0 and busy >= 0 else {}   # an actor that was replaced counts anew
 
+    def _times(self, began, now, tokens, n):
+        "Where the time since the last update went; an update that is made again after a kill waits for nothing, and leaves what was measured the first time."
+        whole = now - self.waited
+        return dict(update_seconds=now - began, wait_seconds=began - self.waited, train_share=(now - began) / whole, tokens_per_s=tokens / whole, trajs_per_min=60 * n / whole)
+
     def note(self, batch: Batch, exp: Experience, facts: Mapping[str, float], began: float):
         "Log a row."
         now = perf_counter()
         trajs, tokens = batch.trajs, int(exp.length_R.sum())
         won = sum(r.success for r in batch.rewards) + batch.alike_solved
         row = outcomes(trajs, batch.rewards) | dict(success_played=won / (len(trajs) + batch.alike)) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | spent(trajs) | dict(facts)
-        row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=tokens, update_seconds=now - began, wait_seconds=began - self.waited)
-        row |= dict(train_share=(now - began) / (now - self.waited), tokens_per_s=tokens / (now - self.waited), trajs_per_min=60 * len(trajs) / (now - self.waited))
+        row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=tokens)
+        if not batch.again: row |= self._times(began, now, tokens, len(trajs))
         told = {f'actor/{k}': k for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall')} | dict(chance='chance')
         row |= {name: batch.stats[k] for name, k in told.items() if k in batch.stats} | self._engine(batch.stats)
         self.waited = now

@@ -211,7 +211,8 @@ def reinforce(
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:
-    "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning."
+    "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning. Raises `ValueError` for GRPO with one sample of an instance, which nothing can be compared with."
+    if config.algorithm == 'grpo' and actor.samples < 2: raise ValueError('GRPO compares episodes of one instance: two or more samples of each are needed')
     path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature, top_p=config.objective.top_p)
     made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware), reward=_named(reward)))
     if (path/'summary.json').exists(): return path/'policy'   # it is written last

@@ -163,6 +163,10 @@ class SFT(L.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share_of_peak(step, c.steps, c.warmup, c.fall))
         return dict(optimizer=optimizer, lr_scheduler=dict(scheduler=schedule, interval='step'))
 
+    def on_fit_start(self):
+        "A checkpoint is loaded as it plays; what drops out in training does so from now on."
+        self.model.train()
+
     def on_train_batch_start(self, batch: Mapping, batch_idx: int):
         "Seed what the model draws."
         torch.manual_seed(hash((self.config.seed, self.global_step, batch_idx % self.config.accumulate, self.global_rank)))
@@ -273,7 +277,7 @@ def fit(
     progress: bool = True,
 ) -> Path:
     "Train to the last step, from the last checkpoint if there is one; the trained policy's directory. Raises `ValueError` for held-out seeds, for a directory of another run, and for an evaluation under FSDP."
-    if evaluate and config.strategy == 'fsdp': raise ValueError('a policy that lies in parts on several devices cannot act: evaluate what FSDP has trained when it is saved')
+    if config.strategy == 'fsdp' and (evaluate or any(isinstance(o, Online) for o in callbacks)): raise ValueError('a policy that lies in parts on several devices cannot act: evaluate what FSDP has trained when it is saved')
     path, stream = Path(path), Stream(sources, weights, config.batch, config.seed)
     check_split(stream.facts, 'train')
     if validation is not None: check_split(validation.facts, 'validation')

@@ -164,6 +164,7 @@ class Objective:
         if self.mean not in get_args(Mean): raise ValueError(f'no mean {self.mean!r}; there are {", ".join(get_args(Mean))}')
         check_numbers(self, positive='eps_high temperature top_p dual_clip', weights='entropy kl positive_nll', shares='eps_low top_p')
         if self.stale_cap < 1: raise ValueError(f'stale_cap is {self.stale_cap}, and has to be at least 1: a token of this version weighs 1')
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high: raise ValueError(f'dual_clip is {self.dual_clip}, and has to lie above 1 + eps_high = {1 + self.eps_high}: below it, it would clip what the first clip leaves alone')
 
 # %% ../../nbs/70_train/22_update.ipynb #31055715
 @dataclass(frozen=True, eq=False)
@@ -259,12 +260,12 @@ def critic_loss(
 def take_step(
     optimizer: torch.optim.Optimizer,
     parameters: Iterable[torch.nn.Parameter],
-    clip: float,                                # largest norm of the gradient
+    clip: float,                                # largest norm of the gradient; 0: any
 ) -> float:
     "Clip, step, forget; the gradient's norm before it was clipped."
     parameters = list(parameters)
     average_gradients(parameters)
-    norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, clip)))
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, clip or float('inf'))))
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     torch.clear_autocast_cache()
