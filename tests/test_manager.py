@@ -485,6 +485,7 @@ async def test_a_wrong_token_and_no_manager(server):
         assert e.value.status == 401
     async with ManagerClient('http://127.0.0.1:9', 'x', patience=.5) as client:
         with pytest.raises(Refused, match='no manager'): await client.acquire('simulated')
+        with pytest.raises(EnvironmentFailure, match='no manager'): await LeasedPool(client, 'simulated').acquire()   # a rollout tries again
     with pytest.raises(FileNotFoundError): ManagerClient.local('/nowhere')
 
 

@@ -47,12 +47,14 @@ class Addresses:
 
     def may_show(self, url: str) -> bool:
         "True for a document that may be on the screen."
-        scheme = urlsplit(url).scheme
+        try: scheme = urlsplit(url).scheme
+        except ValueError: return False
         return any(Path(file_of(url)).is_relative_to(f) for f in self.folders) if scheme == 'file' else scheme in SCHEMES
 
     def may_open(self, url: str) -> bool:
         "True where the policy may go there by itself. Raises `ActionError` for what is no address of a page."
-        parts = urlsplit(url)
+        try: parts = urlsplit(url)
+        except ValueError as e: raise ActionError(f'{url}: {e}') from e
         if parts.scheme not in ('http', 'https', 'file', 'data', 'about'): raise ActionError(f'{url}: a browser here opens http, https and file addresses')
         if parts.scheme == 'file': return self.may_show(url)
         return parts.scheme in ('data', 'about') or any(_matches(parts, h) for h in self.hosts | self.proxied)

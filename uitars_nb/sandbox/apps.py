@@ -30,7 +30,7 @@ KNOWN = {
     'drive': 'com.google.android.apps.docs', 'youtube': 'com.google.android.youtube', 'calendar': 'com.google.android.calendar',
     'contacts': 'com.google.android.contacts', 'assistant': 'com.google.android.googlequicksearchbox'}
 
-def _plain(name): return re.sub(r'[^a-z0-9]', '', name.lower())
+def _plain(name): return re.sub(r'[\W_]+', '', name.casefold())
 
 def _meant(name, installed):
     "Packages whose last part is `name`, else those that have it anywhere."

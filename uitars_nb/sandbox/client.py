@@ -10,7 +10,7 @@ import asyncio, itertools, json, secrets, ssl
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -254,9 +254,21 @@ async def session(self, kind: str, options: Mapping = {}, **kw):
 class LeasedPool:
     "Sessions of one kind with the face of a `BrowserPool`, for rollouts."
     def __init__(self, client: ManagerClient, kind: str, options: Mapping = {}, size: int = 4):
-        self.client, self.size = client, size   # sessions that are leased at once
-        self.acquire = partial(client.acquire, kind, options)
-        self.session = partial(client.session, kind, options)
+        self.client, self.kind, self.options, self.size = client, kind, options, size   # sessions that are leased at once
+
+    async def acquire(self) -> RemoteSession:
+        "A lease. Raises `EnvironmentFailure` where none comes free in time, so that a rollout tries again, and `Refused` for what will never be granted."
+        try: return await self.client.acquire(self.kind, self.options)
+        except Refused as e:
+            if e.status != 503: raise
+            raise EnvironmentFailure(StopReason.ENV_RESOURCE, f'no session was leased: {e}') from e
+
+    @asynccontextmanager
+    async def session(self):
+        "A session for the length of a block."
+        session = await self.acquire()
+        try: yield session
+        finally: await session.close()
 
     async def release(self, session: RemoteSession) -> None:
         "Give a session back."

@@ -7,6 +7,7 @@ __all__ = ['FONT', 'LINE', 'PAD', 'BUTTON', 'MAX_FILES', 'Answer', 'Dialog', 'wr
            'type_text', 'press', 'scroll']
 
 # %% ../../nbs/10_sandbox/11_dialogs.ipynb #2443ae78
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,11 +54,13 @@ def wrap(
     max_lines: int,
 ) -> list[str]:
     "`text` in lines that fit; words that do not are cut, and the last line ends in '...' where some are left out."
-    lines = ['']
+    lines, most = [''], width * (max_lines + 1)   # characters of a word that can be seen, of a pixel each
     for word in (w for line in text.splitlines() for w in [*line.split(' '), '\n']):
+        if sum(map(bool, lines)) > max_lines: break
         if word == '\n': lines.append(''); continue
+        word = word[:most]
         while FONT.getlength(word) > width:
-            n = max(1, sum(FONT.getlength(word[:i]) <= width for i in range(1, len(word) + 1)))
+            n = max(1, bisect_right(range(1, len(word) + 1), width, key=lambda i: FONT.getlength(word[:i])))
             lines, word = [*lines, word[:n]], word[n:]
         if FONT.getlength(f'{lines[-1]} {word}'.strip()) <= width: lines[-1] = f'{lines[-1]} {word}'.strip()
         else: lines.append(word)
@@ -117,7 +120,7 @@ def _row(pen, box, name, picked):
 
 def _line(pen, box, dialog):
     pen.rectangle(box, '#ffffff', '#1a73e8')
-    text = dialog.text
+    text = dialog.text[-int(box[2] - box[0]):]   # of a pixel a character at least
     while FONT.getlength(text) > box[2] - box[0] - 8: text = text[1:]
     end = box[0] + 4 + FONT.getlength(text)
     if dialog.selected and text: pen.rectangle((box[0] + 3, box[1] + 3, end + 1, box[3] - 3), '#d2e3fc')

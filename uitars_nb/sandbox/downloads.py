@@ -52,7 +52,7 @@ class Downloads:
     def empty(self) -> None:
         "Forget everything and remove all files."
         self.names, self.full = {}, False
-        for path in Path(self.folder).iterdir(): shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        for path in Path(self.folder).iterdir(): shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         "Remove the folder."

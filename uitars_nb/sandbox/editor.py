@@ -7,7 +7,7 @@ __all__ = ['MOST', 'KEPT', 'numbered', 'replaced', 'inserted', 'Editor', 'view',
            'undo_edit']
 
 # %% ../../nbs/10_sandbox/38_editor.ipynb #af8cd17a
-import stat
+import re, stat
 from collections import defaultdict
 
 from ..core.actions import short
@@ -51,7 +51,7 @@ def inserted(
     new: str,
 ) -> tuple[str, int]:
     "The new text, and the number of its first new line. Raises `ActionError`."
-    lines = text.splitlines(keepends=True)
+    lines = re.findall(r'[^\n]*\n|[^\n]+', text)   # as `view` counts them: other marks that end a line end none
     if after > len(lines): raise ActionError(f'insert_line {after} is behind the end: the file has {len(lines)} lines')
     if after and not lines[after - 1].endswith('\n'): lines[after - 1] += '\n'
     end = '' if new.endswith('\n') or after == len(lines) and not text.endswith('\n') else '\n'

@@ -91,7 +91,7 @@ async def _add(self, place, browser):
 async def _renew(self, session):
     "Reset a session and offer it; a browser that cannot even do this is replaced."
     try: await session.reset()
-    except EnvironmentFailure: return session.browser.kill()
+    except (EnvironmentFailure, OSError): return session.browser.kill()
     if session.browser is not session.place.browser: return
     session.place.sessions.add(session)
     self._offer(session)
@@ -119,7 +119,7 @@ async def _replace(self, place):
     if old: self._spawn(old.close())
     while True:
         try: return await self._fill(place)
-        except RuntimeError: await asyncio.sleep(.5)
+        except (RuntimeError, OSError): await asyncio.sleep(.5)   # no memory for a process, or no room on the disk, for now
 
 # %% ../../nbs/10_sandbox/25_pool.ipynb #7f2948a8
 @_patch(BrowserPool)

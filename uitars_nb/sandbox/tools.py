@@ -192,7 +192,8 @@ async def _execute_bash(self, action, args):
 
 @_patch(ToolSession)
 async def _execute_python(self, action, args):
-    return await self.kernel.run(args['code'], self._patience(args['timeout']))
+    try: return await self.kernel.run(args['code'], self._patience(args['timeout']))
+    except OSError as e: raise ActionError(f'execute_python: {e}') from e   # a full disk, say, or a file where its own would be: what the policy did
 
 @_patch(ToolSession)
 async def _str_replace_editor(self, action, args): return await self.editor.run(action)

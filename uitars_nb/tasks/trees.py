@@ -7,7 +7,7 @@ __all__ = ['Tree', 'MOST_FILES', 'MOST_BYTES', 'MOST_LEVELS', 'OPERATIONS', 'who
            'apply', 'unpacked', 'faults']
 
 # %% ../../nbs/20_tasks/60_trees.ipynb #19dab67f
-import gzip, io, stat, tarfile
+import gzip, io, stat, tarfile, zlib
 from collections.abc import Mapping
 from functools import reduce
 
@@ -115,7 +115,7 @@ def unpacked(
         with tarfile.open(fileobj=io.BytesIO(plain), mode='r:') as tar:
             if sum(m.size for m in tar) > MOST_BYTES: raise ValueError('the archive claims to be too large')
             return whole({m.name.removeprefix('./') + '/' * m.isdir(): tar.extractfile(m).read() if m.isreg() else b'' for m in tar})
-    except (OSError, EOFError, tarfile.TarError, KeyError) as e: raise ValueError(f'no archive: {e}') from e
+    except (OSError, EOFError, zlib.error, tarfile.TarError, KeyError) as e: raise ValueError(f'no archive: {e}') from e
 
 def faults(
     found: Tree,
