@@ -28,6 +28,7 @@ class Curriculum:
     ):
         if kind not in KINDS: raise ValueError(f"tasks are drawn 'uniform' or 'learnable', not {kind!r}")
         if not tasks: raise ValueError('a curriculum needs a task')
+        self.first = seed % 100 * 10_000_000 + seed // 100 % 400 * 10_000   # instances of each task that belong to other seeds
         self.tasks, self.kind, self.seed, self.memory, self.floor, self.invented = [get_task(o) for o in tasks], kind, seed, memory ** (1 / samples), floor, 2 * samples
         self.chance, self.drawn, self.heard = ({o: given for o in tasks} for given in (.5, 0, self.invented))   # of success; instances so far; episodes that `chance` stands on
 
@@ -49,8 +50,7 @@ class Curriculum:
         n = sum(self.drawn.values())
         task = self.tasks[np.random.default_rng((self.seed, n)).choice(len(self.tasks), p=[*self.weights.values()])]
         self.drawn[task.name] += 1
-        start = self.seed * 10_000_000 + self.drawn[task.name] - 1
-        return TaskSpec(task.name, seeds('train', 1, task.name, start)[0], split='train', max_steps=task.max_steps)
+        return TaskSpec(task.name, seeds('train', 1, task.name, self.first + self.drawn[task.name] - 1)[0], split='train', max_steps=task.max_steps)
 
     def tell(self, task: str, success: bool):
         "An episode has ended."

@@ -283,8 +283,8 @@ class Store(Catalogue):
     ) -> 'Store':
         "An empty store, in place of one that is there. Raises `FileExistsError` for a directory that holds anything else."
         old = sorted(Path(path).iterdir()) if Path(path).exists() else []
-        if other := [o.name for o in old if o.suffix != '.parquet']: raise FileExistsError(f'{path} is no store: it holds {other[0]}; move that away, or name another directory')
-        for shard in old: shard.unlink()
+        if other := [o.name for o in old if o.suffix not in ('.parquet', '.tmp')]: raise FileExistsError(f'{path} is no store: it holds {other[0]}; move that away, or name another directory')
+        for shard in old: shard.unlink()   # and what a writer that was killed had begun
         return cls(path)
 
     def writer(self, **kwargs) -> Writer:

@@ -28,7 +28,7 @@ from ..sandbox.chromium import versions
 from .ppo import PPOConfig
 from .reinforce import Hardware, pretrain_value, reinforce
 from .sft import read_metrics
-from .value import SHARED_LR, ValueConfig
+from .value import SHARED_LR, ValueConfig, value_config
 
 # %% ../../nbs/70_train/40_arms.ipynb #8e8d82b5
 Arm = Callable[[Path, int], object]   # trains in a directory with a seed, and leaves Lightning's metrics there
@@ -212,13 +212,11 @@ class Ground:
         **ppo,                     # likewise of `PPOConfig`
     ) -> Arm:
         "One of the arms."
-        critic_lr, hardware = SHARED_LR if self.shared else 2 * self.lr, Hardware(precision_of(self.precision))
+        hardware, both = Hardware(precision_of(self.precision)), dict(lr=self.lr, shared=self.shared) | ppo
         plays = ActorConfig(str(self.start), tuple(self.tasks), self.name, self.batch, self.staleness, max_tokens=self.max_tokens, browsers=self.browsers, pages=self.pages,
                             dtype=hardware.plays)
-        learns = PPOConfig(updates=self.updates, epochs=self.epochs, lr=self.lr, critic_lr=critic_lr, shared=self.shared, muon=self.muon, warmup=self.warmup, frozen=tuple(self.frozen))
-        learns = replace(learns, **ppo)
-        value = ValueConfig(batches=self.pretrain, lr=self.pretrain_lr or critic_lr, shared=self.shared, muon=self.muon, gamma=learns.gamma, gae_lambda_value=learns.gae_lambda_value,
-                            shaping=learns.shaping, frozen=tuple(self.frozen)) if pretrained else None   # learns before PPO as beside it
+        learns = PPOConfig(**dict(updates=self.updates, epochs=self.epochs, critic_lr=SHARED_LR if both['shared'] else 2 * both['lr'], muon=self.muon, warmup=self.warmup, frozen=tuple(self.frozen)) | both)
+        value = value_config(learns, self.pretrain, self.pretrain_lr) if pretrained else None
         return RLArm(str(self.start), replace(plays, **actor), learns, value, hardware, fingerprint(self.start))
 
 def effect_figures(

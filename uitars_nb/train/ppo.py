@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..core.runs import check_numbers
+from ..flywheel.streams import Stream
 from ..model.policy import Policy, token_logps
 from ..model.value import Critic
 from ..rl.gae import length_adaptive_lambda
@@ -25,6 +26,7 @@ from .devices import evened, local_backward, over_devices, spread
 from .experience import Experience, advantages, gather, group_advantages, minibatches, parts, token_rewards
 from .measures import ages, behaviour, ends, outcomes, spent
 from .optim import MuonAdamW, groups
+from .rehearsal import lessons, rehearse
 from .sft import freeze
 from .update import Objective, Targets, actor_loss, critic_steps, look_once, old_logps, old_values, own_states, part_logits, row_batch, take_step, takes_samples
 
@@ -58,12 +60,14 @@ class PPOConfig:
     value_clip: float | None = None               # values move at most this far in an update
     objective: Objective = field(default_factory=Objective)
     shaping: Shaping = field(default_factory=Shaping)
+    rehearsal: float = 1.                         # weight of the mean loss on demonstrations, where there are any
+    lessons: int = 1                              # batches of them beside each step
     frozen: tuple[str, ...] = ()                  # parameters of both networks that stay as they are: beginnings of their names
     seed: int = 0
 
     def __post_init__(self):
         if self.algorithm not in ALGORITHMS: raise ValueError(f'no algorithm {self.algorithm!r}; there are {", ".join(ALGORITHMS)}')
-        check_numbers(self, positive='updates epochs minibatches part_tokens lr critic_lr length_adaptive_alpha value_clip', weights='decay warmup clip',
+        check_numbers(self, positive='updates epochs minibatches lessons part_tokens lr critic_lr length_adaptive_alpha value_clip', weights='decay warmup clip rehearsal',
                       shares='fall momentum gamma gae_lambda_policy gae_lambda_value')
         if self.shaping.potential and self.gamma != 1: raise ValueError(f'potentials leave the optimum alone where gamma is 1, not {self.gamma}: steps of different length are discounted differently')
 
@@ -109,6 +113,7 @@ class PPO(L.LightningModule):
         critic: Critic | None,           # none for GRPO and REINFORCE++
         config: PPOConfig = PPOConfig(),
         reference: Policy | None = None,   # for `objective.kl`
+        demos: Stream | None = None,       # rehearsed beside practice
     ):
         super().__init__()
         if config.algorithm == 'ppo' and critic is None: raise ValueError('PPO needs a critic: pretrain one (train.value), or choose grpo')
@@ -117,6 +122,7 @@ class PPO(L.LightningModule):
         self.policy, self.model, self.config = policy, policy.model, config
         self.critic = critic if config.algorithm == 'ppo' else None
         self.__dict__['reference'] = reference   # not trained, not saved
+        self.demos = lessons(demos, policy) if demos is not None and config.rehearsal else None
         self.version = 0    # updates made
         self.waited, self.stats = perf_counter(), {}   # when the last update ended, and what the actor had counted by then
         freeze(self.model, config.frozen)
@@ -186,7 +192,7 @@ class PPO(L.LightningModule):
         optimizer = optimizer[0] if isinstance(optimizer, list) else optimizer
         share = min(1., (self.version + 1) / max(1, c.warmup), (c.updates - self.version) / max(1., c.fall * c.updates))
         for group in optimizer.param_groups: group['lr'] = share * group.setdefault('initial_lr', group['lr'])
-        sums, norms, n = {}, [], 0
+        sums, norms, said, n = {}, [], [], 0
         for _ in range(c.epochs):
             for some in minibatches(exp, c.minibatches, c.part_tokens, rng):
                 tokens = sum(len(p.at) for p in some)
@@ -196,8 +202,15 @@ class PPO(L.LightningModule):
                     backward(weight * loss.loss)
                     for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * float(v)
                 n += tokens
+                if self.demos: said.append(rehearse(self.policy, self.demos, self._numbers(len(norms)), c.rehearsal, backward))
                 norms.append(take_step(optimizer, self.model.parameters(), c.clip))
-        return {k: v / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), adv_abs=float(targets.adv_N.abs().mean()), kl_after=self.moved(exp, targets, rng))
+        return {k: v / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), **({'rehearsal': float(np.mean(said))} if said else {}), adv_abs=float(targets.adv_N.abs().mean()), kl_after=self.moved(exp, targets, rng))
+
+    def _numbers(self, step):
+        "Of the lessons beside an update's step: on each device others, and after a kill the same."
+        c = self.config
+        place = (self.version * c.epochs * c.minibatches + step) * self.trainer.world_size + self.trainer.global_rank
+        return range(place * c.lessons, (place + 1) * c.lessons)
 
     @torch.no_grad()
     def moved(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> float:

@@ -25,6 +25,7 @@ from ..agent.actor import Actor
 from ..agent.playing import ActorConfig
 from ..core.runs import Run, read_json, write_atomic
 from ..flywheel.rewards import RewardSource, Verifier
+from ..flywheel.streams import Stream
 from ..model.allocation import keep_memory
 from ..model.checkpoints import fingerprint
 from ..model.policy import Policy
@@ -208,19 +209,20 @@ def reinforce(
     critic: str | Path | None = None,    # of `pretrain_value`; without one, PPO's starts as the policy
     hardware: Hardware = Hardware(),
     reward: RewardSource = Verifier(),
+    demos: Stream | None = None,         # rehearsed beside practice, where `config.rehearsal` weighs anything
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:
     "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning. Raises `ValueError` for GRPO with one sample of an instance, which nothing can be compared with."
     if config.algorithm == 'grpo' and actor.samples < 2: raise ValueError('GRPO compares episodes of one instance: two or more samples of each are needed')
     path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature, top_p=config.objective.top_p)
-    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware), reward=_named(reward)))
+    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware), reward=_named(reward), **_rehearsed(demos)))
     if (path/'summary.json').exists(): return path/'policy'   # it is written last
     last, learned = path/'last.ckpt', Policy.from_pretrained(policy, dtype='float32')
     start = last_update(last)
     weights = _latest(path, start, last)
     feed = RolloutFeed(path, actor, reward, start, weights, config.updates)
-    module = PPO(learned, _critic(learned, critic, config.shared) if config.algorithm == 'ppo' else None, config, _reference(policy, config))
+    module = PPO(learned, _critic(learned, critic, config.shared) if config.algorithm == 'ppo' else None, config, _reference(policy, config), demos)
     if start < config.updates:
         trainer = rl_trainer(path, hardware, [AfterUpdate(feed, config.updates, hardware.keep_every), *callbacks], progress)
         try: _run(trainer, module, feed, last if start else None)
@@ -242,6 +244,10 @@ def _save(module, path, made, actor=None, critic=None):
     module.policy.save(path/'policy', state=actor)
     if module.critic is not None: module.critic.eval().save(path/'critic', state=critic)
     made.summarise(updates=module.version)
+
+def _rehearsed(demos):
+    "What a run notes of the demonstrations beside it."
+    return {} if demos is None else dict(demos=demos.first.tolist(), shares=[round(o, 6) for o in demos.weights], lesson=demos.batch)
 
 def _critic(policy, folder, shared):
     if not folder: return Critic.from_policy(policy, shared)
