@@ -15,7 +15,7 @@ import typer
 
 from ..agent.memory import REPLY
 from .main import app, with_settings
-from .train import corpora, first_policy
+from .train import corpora, episodes_in, first_policy
 
 # %% ../../nbs/90_cli/20_reinforce.ipynb #b75cdf26
 def check_practice(
@@ -101,6 +101,7 @@ def reinforce(
     judge = named_reward(reward)
     if strategy not in ('ddp', 'fsdp'): raise ValueError(f'there is no strategy {strategy!r} for practice; there are ddp and fsdp')
     check_start(start, frozen or ())
+    for o in demos or (): episodes_in(o)
     names = tuple(o.name for o in instances(suite))
     hardware = replace(fitting_hardware(start, out, out / 'value'), devices=devices, strategy=strategy if devices > 1 else 'auto')
     c = with_settings(PPOConfig(algorithm, updates, epochs, lr=lr, fall=fall, muon=muon, shared=shared, frozen=tuple(frozen or ()), seed=seed), settings or ())
