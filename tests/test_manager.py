@@ -142,6 +142,37 @@ async def test_a_request_repeated_gets_the_same_lease(managers):
     assert (await manager.acquire('ann', 'simulated', request='r')).id != one.id
 
 
+async def test_a_request_repeated_while_it_waits_gets_the_same_lease(managers):
+    manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
+    lease, link = await manager.acquire('ann', 'simulated'), only_link(manager)
+    asking = [asyncio.create_task(manager.acquire('bob', 'simulated', request='r')) for _ in range(3)]
+    await asyncio.sleep(.05)
+    assert len(only_pool(manager).queue) == 1
+    with pytest.raises(Refused, match='no session became free'): await manager.acquire('bob', 'simulated', request='r', wait=.05)
+    asking.pop(0).cancel()   # nor does it stop the others
+    await asyncio.sleep(.05)
+    manager.release('ann', lease.id)
+    one, two = await asyncio.gather(*asking)
+    assert one.id == two.id and only_link(manager) is link and not manager.asking
+    assert (await manager.acquire('bob', 'simulated', request='r')).id == one.id
+
+
+async def test_a_lease_that_cannot_be_written_down_harms_nobody(managers, monkeypatch):
+    manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
+    lease, link, grant = await manager.acquire('ann', 'simulated'), only_link(manager), manager.ledger.grant
+    def full(**facts): raise sqlite3.OperationalError('database or disk is full')
+    waiting = asyncio.create_task(manager.acquire('bob', 'simulated'))
+    await asyncio.sleep(.05)
+    monkeypatch.setattr(manager.ledger, 'grant', full)
+    manager.release('ann', lease.id)
+    for asked in (waiting, manager.acquire('bob', 'simulated')):
+        with pytest.raises(Refused, match='disk is full') as e: await asked
+        assert e.value.status == 503
+    monkeypatch.setattr(manager.ledger, 'grant', grant)
+    await manager.acquire('bob', 'simulated')
+    assert only_link(manager) is link
+
+
 async def test_other_options_make_room_for_themselves(managers):
     manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
     await until(lambda: only_pool(manager).idle)

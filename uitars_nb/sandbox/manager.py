@@ -7,7 +7,7 @@ __all__ = ['Held', 'Manager', 'acquire', 'beat', 'lease', 'look', 'person', 'lea
            'stop', 'drain']
 
 # %% ../../nbs/10_sandbox/76_manager.ipynb #e395382a
-import asyncio, fcntl, heapq, os, secrets, time
+import asyncio, fcntl, heapq, os, secrets, sqlite3, time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,13 +34,16 @@ class Manager(Workforce):
     ):
         super().__init__(config, watch)
         self.leases, self.requests, self.held = {}, {}, defaultdict(int)   # by id; by user and request; user -> how many
+        self.asking = {}   # by user and request: who waits
         self.deadlines, self.listeners, self.tasks, self.lock = [], defaultdict(set), set(), None
 
     def offer(self, pool: Pool, link: Link, place: int) -> None:
         "Give a place to whoever's turn it is, or keep it on offer."
         while len(pool.queue):
             waiter = pool.queue.pop()
-            if not waiter.done(): return waiter.set_result(waiter.grant(link, place))
+            if waiter.done(): continue
+            try: return waiter.set_result(waiter.grant(link, place))
+            except Exception as e: waiter.set_exception(e)   # it concerns whoever asked, not the worker
         super().offer(pool, link, place)
 
     def bereave(self, link: Link) -> None:
@@ -57,7 +60,10 @@ def _grant(self, pool, link, place, user, request, ttl, task):
     now, id = time.time(), secrets.token_hex(8)
     where = dict(kind=pool.kind, options=pool.options, worker=link.row.id, place=place)
     facts = dict(id=id, user=user, request=request, ttl=ttl, task=task, granted=now) | where
-    return self._hold(LeaseRow(self.ledger.grant(**facts), **facts), link, now + ttl)
+    try: number = self.ledger.grant(**facts)
+    except sqlite3.Error as e: raise Refused(503, f'the lease cannot be written down: {e}', 5) from e
+    pool.idle.pop((link, place), None)
+    return self._hold(LeaseRow(number, **facts), link, now + ttl)
 
 @_patch(Manager)
 def _hold(self, row, link, deadline):
@@ -84,15 +90,16 @@ async def acquire(self,
     "A session for a time. Raises `Refused`."
     start, ttl = time.monotonic(), min(ttl or self.config.ttl, self.config.max_ttl)
     about = user, ttl, min(wait, self.config.max_wait), request, task
-    try: lease = await self._known(user, request) or await self._ask(self.pool(kind, options), *about)
+    try: lease = await self._known(user, request, about[2]) or await self._ask(self.pool(kind, options), *about)
     except Refused as e: self.watch('refused', user=user, kind=kind, status=e.status, error=str(e)); raise
     self.watch('granted', user=user, kind=kind, lease=lease.id, number=lease.number, waited=time.monotonic() - start, task=task)
     return lease
 
 @_patch(Manager)
-async def _known(self, user, request):
-    "The lease that this request has got already; after a crash, when its worker has been found again."
-    if not request or not (held := self.requests.get((user, request))): return None
+async def _known(self, user, request, wait):
+    "The lease that this request has got already, or waits for; after a crash, when its worker has been found again."
+    if waiter := self.asking.get((user, request)): return await self._turn(user, waiter, wait)
+    if not (held := self.requests.get((user, request))): return None
     while not held.link.url and held.row.id in self.leases: await asyncio.sleep(.02)
     return self.beat(user, held.row.id)
 
@@ -102,26 +109,35 @@ async def _ask(self, pool, user, ttl, wait, request, task):
     waiting = sum(p.queue.waiting(user) for p in self.pools.values() if len(p.queue))
     if self.held[user] + waiting >= self.config.quota:
         raise Refused(429, f'{user} has {self.config.quota} sessions or requests, and may have no more', 5)
-    if pool.idle: return self._grant(pool, *pool.idle.popitem(last=False)[0], user, request, ttl, task)
+    if pool.idle: return self._grant(pool, *next(iter(pool.idle)), user, request, ttl, task)
     waiter = asyncio.get_running_loop().create_future()
-    waiter.request = request
+    waiter.pool, waiter.request, waiter.owners = pool, request, 0
     waiter.grant = lambda link, place: self._grant(pool, link, place, user, request, ttl, task)
     if not pool.queue.add(user, waiter): raise Refused(429, f'{self.config.queue} requests wait already', 5)
-    self._grow(pool)
-    return await self._turn(pool, user, waiter, wait)
+    if request: self.asking[user, request] = waiter
+    return await self._turn(user, waiter, wait)
 
 @_patch(Manager)
-async def _turn(self, pool, user, waiter, wait):
-    "What the waiter gets in `wait` seconds."
+async def _turn(self, user, waiter, wait):
+    "What the waiter gets in `wait` seconds. A request that is repeated has several owners; all get the same."
+    waiter.owners += 1
     try:
-        async with asyncio.timeout(wait): return await waiter
+        self._grow(waiter.pool)
+        async with asyncio.timeout(wait): await asyncio.shield(waiter)
     except TimeoutError:
-        if waiter.done() and not waiter.cancelled(): return waiter.result()
-        raise Refused(503, f'no session became free in {wait:g} s', 5) from None
-    except asyncio.CancelledError:
-        if waiter.done() and not waiter.cancelled() and not waiter.exception(): self._end(self.leases.get(waiter.result().id), 'its owner left')
-        raise
-    finally: pool.queue.remove(user, waiter)
+        if not waiter.done(): self._leave(user, waiter); raise Refused(503, f'no session became free in {wait:g} s', 5) from None
+    except BaseException: self._leave(user, waiter); raise
+    self.asking.pop((user, waiter.request), None)
+    return waiter.result()
+
+@_patch(Manager)
+def _leave(self, user, waiter):
+    "One owner goes; the last takes along what there is."
+    waiter.owners -= 1
+    if waiter.owners: return
+    waiter.pool.queue.remove(user, waiter)
+    self.asking.pop((user, waiter.request), None)
+    if waiter.done() and not waiter.exception(): self._end(self.leases.get(waiter.result().id), 'its owner left')
 
 # %% ../../nbs/10_sandbox/76_manager.ipynb #45e00a13
 @_patch(Manager)
