@@ -307,6 +307,17 @@ async def test_the_next_manager_goes_on(managers):
     with pytest.raises(LeaseLost): await session.observe()
 
 
+async def test_the_next_manager_has_other_defaults(managers):
+    manager = await managers()
+    lease = await manager.acquire('ann', 'simulated', ttl=30)
+    session = sessions(manager)(lease)
+    await manager.stop()
+    manager = await managers(dict(simulated=KindConfig(dict(size=[8, 8]), slots=2, most=2)))
+    assert [o.id for o in manager.leases_of('ann')] == [lease.id] and (await session.observe()).screenshot.shape == (48, 64, 3)
+    assert (await manager.acquire('bob', 'simulated')).options == dict(size=[8, 8])
+    manager.release('ann', lease.id)
+
+
 async def test_a_release_that_was_written_and_not_sent(managers, tmp_path):
     "The manager died between the ledger and the word to the worker."
     manager = await managers(dict(simulated=KindConfig(slots=2, most=1)))

@@ -255,7 +255,7 @@ def _adopt(self):
     "Take up the workers and leases of the ledger."
     rows, links = self.ledger.leases(), {}
     for row in self.ledger.workers():
-        try: pool = self.pool(row.kind, row.options)
+        try: pool = self.pool(row.kind, row.options, whole=True)   # the defaults may have changed
         except Refused: pool = self.pools.setdefault(row.pool, Pool(row.kind, row.options, KindConfig(slots=row.slots, warm=0, most=0), 0))
         links[row.id] = self._link(pool, self.place.adopt(row))
     for row in rows:

@@ -84,11 +84,11 @@ class Workforce:
     def offer(self, pool: Pool, link: Link, place: int) -> None: "A place is ready."; pool.idle[link, place] = None
     def bereave(self, link: Link) -> None: "A worker died; whoever had its places loses them."
 
-    def pool(self, kind: str, options: Mapping) -> Pool:
-        "The pool of a kind with options put over its defaults. Raises `Refused` where there is no such thing."
+    def pool(self, kind: str, options: Mapping, whole: bool = False) -> Pool:
+        "The pool of a kind with options put over its defaults, unless they are `whole`. Raises `Refused` where there is no such thing."
         if kind not in self.config.kinds: raise Refused(404, f'there is no kind {kind[:60]!r}; there are {", ".join(self.config.kinds)}')
         config = self.config.kinds[kind]
-        merged = {**config.options, **options}
+        merged = dict(options) if whole else {**config.options, **options}
         if (key := pool_key(kind, merged)) not in self.pools:
             try: config_of(self.hosts[kind], merged)
             except ValueError as e: raise Refused(422, str(e)[:1000]) from e
