@@ -173,6 +173,33 @@ async def test_a_lease_that_cannot_be_written_down_harms_nobody(managers, monkey
     assert only_link(manager) is link
 
 
+async def test_an_end_that_cannot_be_written_down_is_tried_again(managers, monkeypatch):
+    manager = await managers(dict(simulated=KindConfig(slots=2, most=1)), ttl=.6)
+    lease, other = [await manager.acquire('ann', 'simulated') for _ in range(2)]
+    end = manager.ledger.end
+    def full(*args): raise sqlite3.OperationalError('database or disk is full')
+    monkeypatch.setattr(manager.ledger, 'end', full)
+    with pytest.raises(sqlite3.OperationalError): manager.release('ann', lease.id)
+    await asyncio.sleep(1.2)   # both are overdue
+    assert {o.id for o in manager.leases_of('ann')} == {lease.id, other.id}
+    monkeypatch.setattr(manager.ledger, 'end', end)
+    for _ in range(2): await manager.acquire('bob', 'simulated', wait=10)
+    assert not manager.leases_of('ann')
+
+
+async def test_a_worker_dies_and_the_disk_is_full(managers, monkeypatch):
+    manager, told = await managers(dict(simulated=KindConfig(slots=2, most=1))), []
+    manager.listeners['ann'].add(lambda *news: told.append(news))
+    lease, link = await manager.acquire('ann', 'simulated'), only_link(manager)
+    def full(*args): raise sqlite3.OperationalError('database or disk is full')
+    for name in ('end', 'remove_worker'): monkeypatch.setattr(manager.ledger, name, full)
+    link.process.kill()
+    await until(lambda: told)
+    await until(lambda: only_pool(manager).idle)
+    assert told == [(lease.id, 'its worker died')] and not manager.leases and only_link(manager) is not link
+    monkeypatch.undo()
+
+
 async def test_other_options_make_room_for_themselves(managers):
     manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
     await until(lambda: only_pool(manager).idle)
@@ -450,6 +477,17 @@ async def test_the_ledger_forbids_two_owners(tmp_path):
     with pytest.raises(sqlite3.IntegrityError): ledger.grant(id='2', place=0, **facts)
     ledger.end(1, 'x', 1)
     assert ledger.grant(id='3', place=0, **facts) > 1
+    ledger.close()
+
+
+def test_a_write_that_fails_leaves_no_transaction_open(tmp_path):
+    ledger = Ledger(tmp_path/'l.db')
+    ledger.add_worker(WorkerRow('w', 'p', 'k', {}, 1, 'secret'))
+    ledger.db.execute("create trigger full before delete on workers begin select raise(abort, 'disk is full'); end")
+    with pytest.raises(sqlite3.Error): ledger.remove_worker('w', 'x', 1)
+    ledger.db.execute('drop trigger full')
+    ledger.remove_worker('w', 'x', 1)
+    assert ledger.workers() == []
     ledger.close()
 
 

@@ -48,7 +48,8 @@ class Manager(Workforce):
 
     def bereave(self, link: Link) -> None:
         "End the leases on a worker that died."
-        for place in range(link.row.slots): self._end(self.places.get((link.row.id, place)), 'its worker died', order=False)
+        for place in range(link.row.slots):
+            if held := self.places.get((link.row.id, place)): self._over(held, 'its worker died')
 
 # %% ../../nbs/10_sandbox/76_manager.ipynb #ef144e96
 def _patch(cls):
@@ -200,15 +201,22 @@ def abandon(self, user: str, request: str) -> None:
             if waiter.request == request and not waiter.done(): waiter.set_exception(Refused(503, 'abandoned'))
 
 @_patch(Manager)
-def _end(self, held, reason, order=True):
-    if held is None or self.leases.pop(held.row.id, None) is None: return
+def _end(self, held, reason):
+    "Raises `sqlite3.Error` where it cannot be written down; then the lease goes on, and can be ended again."
+    if held is None or held.row.id not in self.leases: return
     row = held.row
     self.ledger.end(row.number, reason, time.time())
-    del self.places[row.worker, row.place]
+    held.link.over[row.place] = row.number
+    held.link.order(release=[(row.place, row.number)])
+    self._over(held, reason)
+
+@_patch(Manager)
+def _over(self, held, reason):
+    row = held.row
+    del self.leases[row.id], self.places[row.worker, row.place]
     if row.request: self.requests.pop((row.user, row.request), None)
     self.held[row.user] -= 1
     self.pools[held.link.row.pool].leased -= 1
-    if order: held.link.over[row.place] = row.number; held.link.order(release=[(row.place, row.number)])
     if reason != 'released':
         for tell in list(self.listeners[row.user]): tell(row.id, reason)
     self.watch('ended', user=row.user, kind=row.kind, lease=row.id, reason=reason, lasted=time.time() - row.granted)
@@ -219,10 +227,10 @@ def sweep(self) -> None:
     "End what is overdue, dismiss workers that nobody needs, start those that are missing."
     now = time.time()
     while self.deadlines and self.deadlines[0][0] <= now:
-        _, id = heapq.heappop(self.deadlines)
-        if (held := self.leases.get(id)) is None: continue
-        if held.deadline <= now: self._end(held, 'its deadline passed')
-        else: heapq.heappush(self.deadlines, (held.deadline, id))
+        held = self.leases.get(id := self.deadlines[0][1])
+        if held and held.deadline > now: heapq.heapreplace(self.deadlines, (held.deadline, id)); continue
+        self._end(held, 'its deadline passed')
+        heapq.heappop(self.deadlines)
     for pool in list(self.pools.values()): self._shrink(pool); self._grow(pool)
     self.pools = {k: p for k, p in self.pools.items() if p.warm or p.links or len(p.queue) or p.leased}
     self.ledger.forget(now - self.config.remember)
@@ -284,7 +292,9 @@ async def drain(self, timeout: float = 60.) -> int:
     end = time.monotonic() + timeout
     while self.leases and time.monotonic() < end: await asyncio.sleep(.05)
     left = len(self.leases)
-    for held in list(self.leases.values()): self._end(held, 'the manager was drained')
+    for held in list(self.leases.values()):
+        try: self._end(held, 'the manager was drained')
+        except sqlite3.Error as e: self.watch('error', error=f'{type(e).__name__}: {e}')   # it ends with its worker
     for pool in self.pools.values():
         for link in pool.links.values(): link.quit()
     while any(p.links for p in self.pools.values()) and time.monotonic() < end + 30: await asyncio.sleep(.02)

@@ -6,7 +6,7 @@
 __all__ = ['FAILURES', 'KindConfig', 'ManagerConfig', 'Pool', 'pool_key', 'Workforce']
 
 # %% ../../nbs/10_sandbox/74_workforce.ipynb #0eb24604
-import asyncio, json, secrets, time
+import asyncio, json, secrets, sqlite3, time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -186,8 +186,9 @@ def _lost(self, link, words):
     pool = self.pools[link.row.pool]
     pool.drop(link)
     pool.links.pop(link.row.id, None)
+    try: self.ledger.remove_worker(link.row.id, 'its worker died', time.time())
+    except sqlite3.Error as e: self.watch('error', error=f'{type(e).__name__}: {e}')   # the next manager finds it dead
     self.bereave(link)
-    self.ledger.remove_worker(link.row.id, 'its worker died', time.time())
     self.watch('worker gone', worker=link.row.id, kind=pool.kind, meant=link.quitting)
     if not link.quitting: self._failed(pool, words or 'it said nothing')
     for other in [p for p in self.pools.values() if p.kind == pool.kind]: self._grow(other)
