@@ -1,6 +1,6 @@
 "One browser session against pages that try its patience."
 import contextlib
-import asyncio, http.server, os, threading, time
+import asyncio, http.server, os, tempfile, threading, time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +15,7 @@ from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
 from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
 from uitars_nb.sandbox.chromium import launch
 from uitars_nb.sandbox.dialogs import layout
+from uitars_nb.sandbox.fleet import birth
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(60)]
 PAGES = Path(__file__).parents[1]/'sandboxes'/'pages'
@@ -512,6 +513,18 @@ async def test_killed_browser():
     assert await failure(session.reset()) == StopReason.ENV_RESET
     await session.close()
     await browser.close()
+
+async def test_a_launch_that_is_cancelled_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+    slow = tmp_path/'slow'
+    slow.write_text('#!/bin/sh\necho $$ > "$TMPDIR/new"; mv "$TMPDIR/new" "$TMPDIR/pid"; exec sleep 1000')
+    slow.chmod(0o755)
+    starting = asyncio.create_task(launch(path=str(slow), on_demand=False))
+    pid = int((await until(lambda: [*tmp_path.glob('*/pid')]))[0].read_text())
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError): await starting
+    await until(lambda: not birth(pid))
+    assert [*tmp_path.iterdir()] == [slow]
 
 async def test_unknown_actions_are_refused(session):
     for name, args in [('fly', {}), ('click', {}), ('hotkey', dict(key='hyper q')), ('navigate_back', {})]:

@@ -126,8 +126,8 @@ async def connect(
     write_fd: int,  # Chromium reads here
 ) -> Connection:
     "A `Connection` on the running loop that owns both descriptors."
-    loop = asyncio.get_running_loop()
-    reader, connection = await loop.connect_read_pipe(Connection, open(read_fd, 'rb', 0))
+    loop, theirs, ours = asyncio.get_running_loop(), open(read_fd, 'rb', 0), open(write_fd, 'wb', 0)
+    reader, connection = await loop.connect_read_pipe(Connection, theirs)
     connection.reader = reader
-    connection.writer, _ = await loop.connect_write_pipe(asyncio.Protocol, open(write_fd, 'wb', 0))
+    connection.writer, _ = await loop.connect_write_pipe(asyncio.Protocol, ours)
     return connection
