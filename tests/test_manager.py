@@ -745,6 +745,25 @@ async def test_browsers_by_lease(tmp_path):
             await until(lambda: not any(map(birth, kept)))   # its Chromium went with it
 
 
+async def test_a_chromium_that_hangs_is_replaced(monkeypatch):
+    from uitars_nb.sandbox import browser
+    from uitars_nb.sandbox.kinds import BrowserHost
+    host = BrowserHost(browser.BrowserConfig((120, 80)))
+    session = await host.open(0)
+    await session.reset()
+    hung = host.browser
+    session.configure()   # which takes a new context
+    for p in hung.processes(): p.suspend()
+    with monkeypatch.context() as m:
+        m.setattr(browser, 'RESET_TIMEOUT', 1)
+        with pytest.raises(EnvironmentFailure, match='no fresh context'): await session.reset()
+    await session.close()
+    session = await host.open(0)
+    await session.reset()
+    assert host.browser is not hung and hung.processes() == [] and host.alive(session)
+    await host.close()
+
+
 async def test_a_task_played_over_a_lease():
     "The loop cannot tell a leased browser from one of its own."
     from uitars_nb.agent.loop import OracleAgent, run_episode
