@@ -512,6 +512,15 @@ async def test_sessions_outlive_the_manager_that_gave_them(server):
         assert (await session.observe()).title == 'mine' and not session.lost
 
 
+async def test_a_short_lease_beside_a_long_one_is_kept(server):
+    async with server.client() as client:
+        long = await client.acquire('simulated', ttl=3600)
+        await asyncio.sleep(1.5)   # the heart beats by the long one
+        short = await client.acquire('simulated', ttl=1)
+        await asyncio.sleep(2.5)
+        for session in (long, short): assert not session.lost and (await session.observe()).title == ''
+
+
 async def test_a_lost_session_says_why(server):
     async with server.client() as client:
         session, other = await client.acquire('simulated'), await client.acquire('simulated')

@@ -36,6 +36,7 @@ class ManagerClient:
         self.url, self.token, self.patience = url.rstrip('/').replace('http', 'ws', 1), token, patience
         self.tls = dict(ssl=ssl.create_default_context(cafile=ca or None)) if self.url.startswith('wss') else {}
         self.pending, self.outbox, self.more = {}, [], asyncio.Event()   # id -> (request, future)
+        self.came = asyncio.Event()   # another lease
         self.ids, self.sessions, self.tasks, self.trouble = itertools.count(1), {}, [], None
 
     @classmethod
@@ -141,8 +142,16 @@ def _give_up(self, error):
 # %% ../../nbs/10_sandbox/78_client.ipynb #81a456f6
 @_patch(ManagerClient)
 async def _beat(self):
+    "Put the deadlines off three times in the shortest term, which a new lease may shorten."
+    loop = asyncio.get_running_loop()
+    last = loop.time()
     while True:
-        await asyncio.sleep(min([s.lease.ttl for s in self.sessions.values()], default=3) / 3)
+        due = last + min([s.lease.ttl for s in self.sessions.values()], default=3) / 3
+        try:
+            async with asyncio.timeout_at(due): await self.came.wait()
+            self.came.clear()
+            continue
+        except TimeoutError: last = loop.time()
         if not self.sessions: continue
         try: answers = await self.ask('beat', leases=[*self.sessions])
         except Refused: continue
@@ -241,6 +250,7 @@ async def acquire(self,
     try: lease = Lease(**await self.ask('acquire', kind=kind, options=dict(options), ttl=ttl, wait=wait, request=request, task=task))
     except asyncio.CancelledError: self._send(dict(id=0, op='abandon', request=request)); raise
     self.sessions[lease.id] = session = RemoteSession(self, lease)
+    self.came.set()
     return session
 
 @_patch(ManagerClient)
