@@ -39,8 +39,10 @@ class CdpSession:
         self.handlers[event].remove(handler)
 
     def dispatch(self, event: str, params: dict) -> None:
-        "Hand an event to its handlers."
-        for handler in tuple(self.handlers.get(event, ())): handler(params)
+        "Hand an event to its handlers; one that fails keeps nothing from the others."
+        for handler in tuple(self.handlers.get(event, ())):
+            try: handler(params)
+            except Exception as e: asyncio.get_running_loop().call_exception_handler(dict(message=f'a handler of {event} failed', exception=e))
 
 # %% ../../nbs/10_sandbox/05_cdp.ipynb #8dc50010
 def _seen(future):
