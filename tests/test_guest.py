@@ -15,6 +15,7 @@ import pytest
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
 from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession
+from uitars_nb.sandbox.guest import make_app
 from uitars_nb.sandbox.remote import Looking, RemoteGuest, duration
 from uitars_nb.sandbox.screens import Receiver, Sender
 
@@ -54,6 +55,10 @@ async def test_nobody_gets_in_without_the_token(guest, token):
             answer = await client.request(method, path, headers={b'Authorization': b'Bearer ' + token.encode()} if token else {})
             assert answer.status_code == 401 and 'token' in answer.text, (method, path)
         assert {(await client.get(o)).status_code for o in ('/docs', '/openapi.json')} == {404}
+
+
+def test_an_empty_token_lets_nobody_in():
+    with pytest.raises(ValueError, match='needs a token'): make_app(None, '')
 
 
 async def test_a_wrong_token_is_told_as_such(guest):

@@ -713,6 +713,14 @@ def test_tokens_are_made_where_none_are_given(tmp_path):
     assert oct((tmp_path/'m'/'token').stat().st_mode)[-3:] == '600'
 
 
+def test_an_empty_token_lets_nobody_in(tmp_path):
+    (tmp_path/'token').write_text('\n')
+    (tmp_path/'door.json').write_text('{"url": "http://127.0.0.1:9"}')
+    with pytest.raises(ValueError, match='holds no token'): make_app(DoorConfig(ManagerConfig(str(tmp_path), {})))
+    with pytest.raises(ValueError, match='holds no token'): ManagerClient.local(tmp_path)
+    with pytest.raises(ValueError, match='a token is empty'): make_app(DoorConfig(ManagerConfig(str(tmp_path), {}), tokens={'': 'ann', 's3cret': 'bob'}))
+
+
 @pytest.mark.skipif(not shutil.which('openssl'), reason='no openssl to make a certificate with')
 async def test_tls(tmp_path):
     subprocess.run(['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', '-subj', '/CN=localhost', '-addext', 'subjectAltName=IP:127.0.0.1', '-keyout', tmp_path/'key.pem', '-out', tmp_path/'cert.pem'],

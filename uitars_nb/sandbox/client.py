@@ -21,7 +21,7 @@ from ..core.runs import read_json
 from ..core.types import Action, Observation, StopReason, to_plain
 from .base import EnvironmentFailure, wait_longer
 from .kinds import KINDS, config_of, host_class
-from .messages import Lease, LeaseLost, Refused, error_of, frame, read_observation, unframe
+from .messages import Lease, LeaseLost, Refused, error_of, frame, read_observation, read_token, unframe
 from .worker import ENDED, TAKEN
 
 # %% ../../nbs/10_sandbox/78_client.ipynb #96de45ea
@@ -41,9 +41,9 @@ class ManagerClient:
 
     @classmethod
     def local(cls, folder: str | Path, **kw) -> 'ManagerClient':
-        "A client of the manager that runs on this machine in `folder`. Raises `FileNotFoundError` where none has."
+        "A client of the manager that runs on this machine in `folder`. Raises `FileNotFoundError` where none has, `ValueError` where its token is empty."
         if not (door := read_json(Path(folder)/'door.json')): raise FileNotFoundError(f'no manager has run in {folder}')
-        return cls(door['url'], kw.pop('token', None) or (Path(folder)/'token').read_text(), **kw)
+        return cls(door['url'], kw.pop('token', None) or read_token(Path(folder)/'token'), **kw)
 
     async def start(self) -> 'ManagerClient':
         "Connect, now and for ever again."

@@ -235,7 +235,8 @@ def make_app(
     guest: Guest,
     token: str,    # what every request must carry
 ) -> FastAPI:
-    "The guest as a web service."
+    "The guest as a web service. Raises `ValueError` for an empty token."
+    if not token: raise ValueError('a guest needs a token: without one, anybody who reaches its port could act on this screen')
     app = FastAPI(title='uitars_nb guest', openapi_url=None, dependencies=[Depends(_guard(token))])
     _failures(app)
     for routes in (_screen_routes, _program_routes, _recording_routes): routes(app, guest)

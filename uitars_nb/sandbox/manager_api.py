@@ -29,7 +29,7 @@ from ..core.runs import read_json, write_json
 from .kinds import structure
 from .live import add_page
 from .manager import Manager
-from .messages import Refused
+from .messages import Refused, read_token
 from .workforce import KindConfig, ManagerConfig
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #14a7f4ce
@@ -167,13 +167,14 @@ class DoorConfig:
 def tokens_of(
     config: DoorConfig,
 ) -> dict[str, str]:
-    "Token -> user; a token for the user 'local' where none is configured."
+    "Token -> user; a token for the user 'local' where none is configured. Raises `ValueError` for an empty one."
+    if not all(config.tokens): raise ValueError('a token is empty: it would let everybody in')
     if config.tokens: return config.tokens
     path = Path(config.manager.folder)/'token'
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
         with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), 'w') as f: f.write(secrets.token_urlsafe(32))
-    return {path.read_text().strip(): 'local'}
+    return {read_token(path): 'local'}
 
 def user_of(
     token: str,
