@@ -222,7 +222,9 @@ def _recording_routes(app, guest):
     @app.post('/recording')
     async def begin(fps: float = Body(8, embed=True, gt=0, le=60)):
         if guest.recording: raise ActionError('a recording is under way; end it first')
-        guest.recording = Recording(tempfile.mkstemp(suffix='.mp4')[1], guest.size, fps)
+        fd, path = tempfile.mkstemp(suffix='.mp4')
+        os.close(fd)   # ffmpeg opens it by itself
+        guest.recording = Recording(path, guest.size, fps)
 
     @app.delete('/recording')
     async def end():
