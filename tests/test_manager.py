@@ -682,6 +682,24 @@ def test_garbage_on_the_websocket(door, text):
     assert door.get('/health').json() == dict(status='ok')
 
 
+@pytest.mark.parametrize('error', [OSError('no room for a process'), sqlite3.OperationalError('database is locked'), KeyError('oops')], ids=repr)
+def test_trouble_of_the_manager_is_answered(door, monkeypatch, error):
+    async def fail(*args, **kw): raise error
+    with door.websocket_connect('/ws') as ws:
+        with monkeypatch.context() as m:
+            m.setattr(door.app.state.manager, 'acquire', fail)
+            ws.send_text('{"id": 1, "op": "acquire", "kind": "simulated"}')
+            ws.send_text('{"id": 2, "op": "release", "lease": "none"}')   # answered in any case
+            answers = {}
+            while 2 not in answers: answers |= {o['id']: o for o in ws.receive_json()}
+            assert answers[1]['error']['status'] == 503 and str(error) in answers[1]['error']['message']
+            if not isinstance(error, KeyError):
+                answer = door.post('/leases', json=dict(kind='simulated'))
+                assert answer.status_code == 503 and str(error) in answer.json()['detail'] and answer.headers['Retry-After']
+        ws.send_text('{"id": 3, "op": "acquire", "kind": "simulated"}')
+        assert 'ok' in ws.receive_json()[0]
+
+
 def test_fuzzed_from_its_own_description():
     "Whatever fits the description, and what does not: every answer is one that is described, and none is an error of the server."
     import schemathesis
