@@ -145,6 +145,14 @@ async def test_much_input_for_a_running_program(shell):
     assert answer.code == 0 and answer.output == '140000\n' and not answer.note
 
 
+async def test_a_line_of_input_that_is_too_long(shell):
+    await shell.run('read x; echo ${#x}', .3)
+    with pytest.raises(ValueError, match='at most 4095 bytes'): await shell.run('x' * 4096)
+    assert (await shell.run('x' * 4095)).output == '4095\n'
+    await shell.run('stty -icanon; head -c 5000 | wc -c', .5)
+    assert (await shell.run('x' * 5000)).output == '5000\n'
+
+
 async def test_input_that_nobody_reads():
     session, lines = ToolSession(ToolConfig(bash_seconds=1)), 20_000 * 'some line\n'
     await session.reset()

@@ -149,7 +149,7 @@ async def run(self,
     command: str,          # '' for more output, 'C-c' to interrupt
     timeout: float = 30.,  # seconds until it is left running
 ) -> Answer:
-    "What came of it. Raises `ValueError` where nothing runs that could have more output, and for a zero byte."
+    "What came of it. Raises `ValueError` where nothing runs that could have more output, for a zero byte, and for a line that a terminal would cut."
     if '\0' in command: raise ValueError('a command has no zero bytes')
     text = command.strip()
     if self.process is not None and self.process.code is not None: self.close()
@@ -157,12 +157,18 @@ async def run(self,
     if self.process is None: await self.start()
     if not self.busy: self._begin(command); typed = LINE
     elif text == 'C-c': await self._interrupt(); typed = b''
-    else: typed = command.rstrip('\n').encode() + b'\n' if text else b''
+    else: typed = self._input(command) if text else b''
     self.typing = asyncio.ensure_future(self._type(typed))
     try: await asyncio.wait_for(self._ended(), min(timeout, 5) if text == 'C-c' else timeout)
     except TimeoutError: return self._running(timeout, text)
     finally: self.typing.cancel()
     return await self._answer()
+
+@_patch(Shell)
+def _input(self, text):
+    data, by_line = text.rstrip('\n').encode() + b'\n', termios.tcgetattr(self.process.master)[3] & termios.ICANON
+    if by_line and max(map(len, data.split(b'\n'))) > 4095: raise ValueError('a terminal takes lines of at most 4095 bytes: give shorter ones, or write the input to a file')
+    return data
 
 @_patch(Shell)
 async def _type(self, data):
