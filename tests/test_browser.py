@@ -1,6 +1,6 @@
 "One browser session against pages that try its patience."
 import contextlib
-import asyncio, http.server, os, threading, time
+import asyncio, http.server, os, tempfile, threading, time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,8 +13,11 @@ from uitars_nb.core.coordinates import to_grid
 from uitars_nb.core.types import Action, EventKind, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
 from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
+from uitars_nb.sandbox.cdp import Connection
 from uitars_nb.sandbox.chromium import launch
 from uitars_nb.sandbox.dialogs import layout
+from uitars_nb.sandbox.downloads import Downloads
+from uitars_nb.sandbox.fleet import birth
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(60)]
 PAGES = Path(__file__).parents[1]/'sandboxes'/'pages'
@@ -512,6 +515,39 @@ async def test_killed_browser():
     assert await failure(session.reset()) == StopReason.ENV_RESET
     await session.close()
     await browser.close()
+
+async def test_a_launch_that_is_cancelled_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+    slow = tmp_path/'slow'
+    slow.write_text('#!/bin/sh\necho $$ > "$TMPDIR/new"; mv "$TMPDIR/new" "$TMPDIR/pid"; exec sleep 1000')
+    slow.chmod(0o755)
+    starting = asyncio.create_task(launch(path=str(slow), on_demand=False))
+    pid = int((await until(lambda: [*tmp_path.glob('*/pid')]))[0].read_text())
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError): await starting
+    await until(lambda: not birth(pid))
+    assert [*tmp_path.iterdir()] == [slow]
+
+async def test_a_handler_that_fails_keeps_nothing_from_the_others():
+    loop, heard, told = asyncio.get_running_loop(), [], []
+    connection = Connection()
+    def fail(params): raise OSError('no room')
+    for event, handler in (('One', fail), ('One', heard.append), ('Two', heard.append)): connection.root.on(event, handler)
+    answer, before = connection.send('Page.enable'), loop.get_exception_handler()
+    connection.outgoing.clear()
+    loop.set_exception_handler(lambda loop, about: told.append(str(about['exception'])))
+    try: connection.data_received(b'{"method":"One","params":1}\0{"method":"Two","params":2}\0{"id":1,"result":3}\0')
+    finally: loop.set_exception_handler(before)
+    assert heard == [1, 2] and answer.result() == 3 and told == ['no room']
+
+async def test_names_of_downloads_that_no_file_can_have(tmp_path):
+    downloads = Downloads(str(tmp_path))
+    for i, name in enumerate(['\u00e4' * 300 + '.pdf'] * 2 + ['a.' + 'x' * 300, '\ud800.txt', '..', 'x/', '']):
+        downloads.begin(str(i), name)
+        (tmp_path/downloads.folder/str(i)).write_text('text')
+        assert downloads.end(str(i)).data['bytes'] == 4
+    names = downloads.offered()
+    assert len(names) == 7 and '\u00e4' * 118 + ' (1).pdf' in names and max(len(o.encode()) for o in names) <= 255
 
 async def test_unknown_actions_are_refused(session):
     for name, args in [('fly', {}), ('click', {}), ('hotkey', dict(key='hyper q')), ('navigate_back', {})]:

@@ -7,14 +7,17 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
 from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession
+from uitars_nb.sandbox.guest import make_app
 from uitars_nb.sandbox.remote import Looking, RemoteGuest, duration
 from uitars_nb.sandbox.screens import Receiver, Sender
 
@@ -54,6 +57,21 @@ async def test_nobody_gets_in_without_the_token(guest, token):
             answer = await client.request(method, path, headers={b'Authorization': b'Bearer ' + token.encode()} if token else {})
             assert answer.status_code == 401 and 'token' in answer.text, (method, path)
         assert {(await client.get(o)).status_code for o in ('/docs', '/openapi.json')} == {404}
+
+
+def test_an_empty_token_lets_nobody_in():
+    with pytest.raises(ValueError, match='needs a token'): make_app(None, '')
+
+
+def test_recordings_leave_no_descriptor_open(monkeypatch):
+    class Film:
+        def __init__(self, path, size, fps): self.path = Path(path)
+        def stop(self): return self.path
+    monkeypatch.setattr('uitars_nb.sandbox.guest.Recording', Film)
+    with TestClient(make_app(SimpleNamespace(recording=None, size=(4, 3)), 't'), headers=dict(Authorization='Bearer t')) as client:
+        def film(): return [client.request(o, '/recording', json=dict(fps=8)).status_code for o in ('POST', 'DELETE')], len(os.listdir('/proc/self/fd'))
+        film()
+        assert film() == film()
 
 
 async def test_a_wrong_token_is_told_as_such(guest):

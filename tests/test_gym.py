@@ -9,6 +9,7 @@ from gymnasium.utils.env_checker import check_env
 from nbclient import NotebookClient
 
 from uitars_nb.core.actions import validate
+from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.sandbox.browser import BROWSER_SPACE
 from uitars_nb.tasks.gym import NAMES, TaskEnv, action_space, to_action
 
@@ -63,6 +64,15 @@ def test_seeds_stay_in_their_split(env):
     env.split = 'test'
     assert env.reset(seed=1)[1]['seed'] >= 1_500_000_000
     assert env.reset(options=dict(seed=7))[1]['seed'] == 7
+
+
+def test_a_new_episode_after_a_crash(env):
+    env.reset(seed=1)
+    broken = env.session
+    broken.browser.kill()
+    with pytest.raises(EnvironmentFailure): env.step(env.action_space.sample() | dict(function=NAMES.index('click')))
+    first, _ = env.reset(seed=1)
+    assert env.session is not broken and np.array_equal(first['screenshot'], env.reset(seed=1)[0]['screenshot'])
 
 
 def test_in_a_running_kernel():

@@ -142,6 +142,64 @@ async def test_a_request_repeated_gets_the_same_lease(managers):
     assert (await manager.acquire('ann', 'simulated', request='r')).id != one.id
 
 
+async def test_a_request_repeated_while_it_waits_gets_the_same_lease(managers):
+    manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
+    lease, link = await manager.acquire('ann', 'simulated'), only_link(manager)
+    asking = [asyncio.create_task(manager.acquire('bob', 'simulated', request='r')) for _ in range(3)]
+    await asyncio.sleep(.05)
+    assert len(only_pool(manager).queue) == 1
+    with pytest.raises(Refused, match='no session became free'): await manager.acquire('bob', 'simulated', request='r', wait=.05)
+    asking.pop(0).cancel()   # nor does it stop the others
+    await asyncio.sleep(.05)
+    manager.release('ann', lease.id)
+    one, two = await asyncio.gather(*asking)
+    assert one.id == two.id and only_link(manager) is link and not manager.asking
+    assert (await manager.acquire('bob', 'simulated', request='r')).id == one.id
+
+
+async def test_a_lease_that_cannot_be_written_down_harms_nobody(managers, monkeypatch):
+    manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
+    lease, link, grant = await manager.acquire('ann', 'simulated'), only_link(manager), manager.ledger.grant
+    def full(**facts): raise sqlite3.OperationalError('database or disk is full')
+    waiting = asyncio.create_task(manager.acquire('bob', 'simulated'))
+    await asyncio.sleep(.05)
+    monkeypatch.setattr(manager.ledger, 'grant', full)
+    manager.release('ann', lease.id)
+    for asked in (waiting, manager.acquire('bob', 'simulated')):
+        with pytest.raises(Refused, match='disk is full') as e: await asked
+        assert e.value.status == 503
+    monkeypatch.setattr(manager.ledger, 'grant', grant)
+    await manager.acquire('bob', 'simulated')
+    assert only_link(manager) is link
+
+
+async def test_an_end_that_cannot_be_written_down_is_tried_again(managers, monkeypatch):
+    manager = await managers(dict(simulated=KindConfig(slots=2, most=1)), ttl=.6)
+    lease, other = [await manager.acquire('ann', 'simulated') for _ in range(2)]
+    end = manager.ledger.end
+    def full(*args): raise sqlite3.OperationalError('database or disk is full')
+    monkeypatch.setattr(manager.ledger, 'end', full)
+    with pytest.raises(sqlite3.OperationalError): manager.release('ann', lease.id)
+    await asyncio.sleep(1.2)   # both are overdue
+    assert {o.id for o in manager.leases_of('ann')} == {lease.id, other.id}
+    monkeypatch.setattr(manager.ledger, 'end', end)
+    for _ in range(2): await manager.acquire('bob', 'simulated', wait=10)
+    assert not manager.leases_of('ann')
+
+
+async def test_a_worker_dies_and_the_disk_is_full(managers, monkeypatch):
+    manager, told = await managers(dict(simulated=KindConfig(slots=2, most=1))), []
+    manager.listeners['ann'].add(lambda *news: told.append(news))
+    lease, link = await manager.acquire('ann', 'simulated'), only_link(manager)
+    def full(*args): raise sqlite3.OperationalError('database or disk is full')
+    for name in ('end', 'remove_worker'): monkeypatch.setattr(manager.ledger, name, full)
+    link.process.kill()
+    await until(lambda: told)
+    await until(lambda: only_pool(manager).idle)
+    assert told == [(lease.id, 'its worker died')] and not manager.leases and only_link(manager) is not link
+    monkeypatch.undo()
+
+
 async def test_other_options_make_room_for_themselves(managers):
     manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
     await until(lambda: only_pool(manager).idle)
@@ -274,6 +332,17 @@ async def test_the_next_manager_goes_on(managers):
     again = await manager.acquire('bob', 'simulated')
     assert again.place == lease.place and (await sessions(manager)(again).observe()).title == ''
     with pytest.raises(LeaseLost): await session.observe()
+
+
+async def test_the_next_manager_has_other_defaults(managers):
+    manager = await managers()
+    lease = await manager.acquire('ann', 'simulated', ttl=30)
+    session = sessions(manager)(lease)
+    await manager.stop()
+    manager = await managers(dict(simulated=KindConfig(dict(size=[8, 8]), slots=2, most=2)))
+    assert [o.id for o in manager.leases_of('ann')] == [lease.id] and (await session.observe()).screenshot.shape == (48, 64, 3)
+    assert (await manager.acquire('bob', 'simulated')).options == dict(size=[8, 8])
+    manager.release('ann', lease.id)
 
 
 async def test_a_release_that_was_written_and_not_sent(managers, tmp_path):
@@ -411,6 +480,17 @@ async def test_the_ledger_forbids_two_owners(tmp_path):
     ledger.close()
 
 
+def test_a_write_that_fails_leaves_no_transaction_open(tmp_path):
+    ledger = Ledger(tmp_path/'l.db')
+    ledger.add_worker(WorkerRow('w', 'p', 'k', {}, 1, 'secret'))
+    ledger.db.execute("create trigger full before delete on workers begin select raise(abort, 'disk is full'); end")
+    with pytest.raises(sqlite3.Error): ledger.remove_worker('w', 'x', 1)
+    ledger.db.execute('drop trigger full')
+    ledger.remove_worker('w', 'x', 1)
+    assert ledger.workers() == []
+    ledger.close()
+
+
 # -- the client
 
 @pytest.fixture
@@ -430,6 +510,15 @@ async def test_sessions_outlive_the_manager_that_gave_them(server):
         await asking
         await asyncio.sleep(4)   # longer than its term: it is kept by heartbeats
         assert (await session.observe()).title == 'mine' and not session.lost
+
+
+async def test_a_short_lease_beside_a_long_one_is_kept(server):
+    async with server.client() as client:
+        long = await client.acquire('simulated', ttl=3600)
+        await asyncio.sleep(1.5)   # the heart beats by the long one
+        short = await client.acquire('simulated', ttl=1)
+        await asyncio.sleep(2.5)
+        for session in (long, short): assert not session.lost and (await session.observe()).title == ''
 
 
 async def test_a_lost_session_says_why(server):
@@ -593,6 +682,24 @@ def test_garbage_on_the_websocket(door, text):
     assert door.get('/health').json() == dict(status='ok')
 
 
+@pytest.mark.parametrize('error', [OSError('no room for a process'), sqlite3.OperationalError('database is locked'), KeyError('oops')], ids=repr)
+def test_trouble_of_the_manager_is_answered(door, monkeypatch, error):
+    async def fail(*args, **kw): raise error
+    with door.websocket_connect('/ws') as ws:
+        with monkeypatch.context() as m:
+            m.setattr(door.app.state.manager, 'acquire', fail)
+            ws.send_text('{"id": 1, "op": "acquire", "kind": "simulated"}')
+            ws.send_text('{"id": 2, "op": "release", "lease": "none"}')   # answered in any case
+            answers = {}
+            while 2 not in answers: answers |= {o['id']: o for o in ws.receive_json()}
+            assert answers[1]['error']['status'] == 503 and str(error) in answers[1]['error']['message']
+            if not isinstance(error, KeyError):
+                answer = door.post('/leases', json=dict(kind='simulated'))
+                assert answer.status_code == 503 and str(error) in answer.json()['detail'] and answer.headers['Retry-After']
+        ws.send_text('{"id": 3, "op": "acquire", "kind": "simulated"}')
+        assert 'ok' in ws.receive_json()[0]
+
+
 def test_fuzzed_from_its_own_description():
     "Whatever fits the description, and what does not: every answer is one that is described, and none is an error of the server."
     import schemathesis
@@ -622,6 +729,14 @@ def test_tokens_are_made_where_none_are_given(tmp_path):
     made = tokens_of(config)
     assert made == tokens_of(config) and [*made.values()] == ['local'] and len([*made][0]) > 30
     assert oct((tmp_path/'m'/'token').stat().st_mode)[-3:] == '600'
+
+
+def test_an_empty_token_lets_nobody_in(tmp_path):
+    (tmp_path/'token').write_text('\n')
+    (tmp_path/'door.json').write_text('{"url": "http://127.0.0.1:9"}')
+    with pytest.raises(ValueError, match='holds no token'): make_app(DoorConfig(ManagerConfig(str(tmp_path), {})))
+    with pytest.raises(ValueError, match='holds no token'): ManagerClient.local(tmp_path)
+    with pytest.raises(ValueError, match='a token is empty'): make_app(DoorConfig(ManagerConfig(str(tmp_path), {}), tokens={'': 'ann', 's3cret': 'bob'}))
 
 
 @pytest.mark.skipif(not shutil.which('openssl'), reason='no openssl to make a certificate with')
@@ -663,6 +778,25 @@ async def test_browsers_by_lease(tmp_path):
             kept = [p.pid for p in server.workers()[0].children(recursive=True)]
             server.workers()[0].kill()
             await until(lambda: not any(map(birth, kept)))   # its Chromium went with it
+
+
+async def test_a_chromium_that_hangs_is_replaced(monkeypatch):
+    from uitars_nb.sandbox import browser
+    from uitars_nb.sandbox.kinds import BrowserHost
+    host = BrowserHost(browser.BrowserConfig((120, 80)))
+    session = await host.open(0)
+    await session.reset()
+    hung = host.browser
+    session.configure()   # which takes a new context
+    for p in hung.processes(): p.suspend()
+    with monkeypatch.context() as m:
+        m.setattr(browser, 'RESET_TIMEOUT', 1)
+        with pytest.raises(EnvironmentFailure, match='no fresh context'): await session.reset()
+    await session.close()
+    session = await host.open(0)
+    await session.reset()
+    assert host.browser is not hung and hung.processes() == [] and host.alive(session)
+    await host.close()
 
 
 async def test_a_task_played_over_a_lease():

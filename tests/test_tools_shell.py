@@ -1,5 +1,5 @@
 "The terminal, the Python session and the editor do what they say, whatever is thrown at them."
-import asyncio, shlex, signal
+import asyncio, re, shlex, signal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +14,7 @@ from uitars_nb.sandbox.jail import Jail, JailConfig
 from uitars_nb.sandbox.kernel import Kernel
 from uitars_nb.sandbox.output import Tape, clean, cut
 from uitars_nb.sandbox.shell import Shell
+from uitars_nb.sandbox.tools import ToolConfig, ToolSession
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -135,6 +136,39 @@ async def test_input_for_a_running_program(shell):
     assert (await shell.run('python -i -c "" 2>&1', 1)).code is None
     assert '42' in (await shell.run('print(6 * 7)', 1)).output
     assert (await shell.run('exit()')).code == 0
+
+
+async def test_much_input_for_a_running_program(shell):
+    lines = ''.join(f'{i:06}\n' for i in range(20_000))
+    assert (await shell.run('sleep 1; head -n 20000 | wc -c', .3)).code is None
+    answer = await shell.run(lines)
+    assert answer.code == 0 and answer.output == '140000\n' and not answer.note
+
+
+async def test_a_line_of_input_that_is_too_long(shell):
+    await shell.run('read x; echo ${#x}', .3)
+    with pytest.raises(ValueError, match='at most 4095 bytes'): await shell.run('x' * 4096)
+    assert (await shell.run('x' * 4095)).output == '4095\n'
+    await shell.run('stty -icanon; head -c 5000 | wc -c', .5)
+    assert (await shell.run('x' * 5000)).output == '5000\n'
+
+
+async def test_input_that_nobody_reads():
+    session, lines = ToolSession(ToolConfig(bash_seconds=1)), 20_000 * 'some line\n'
+    await session.reset()
+    async def bash(command):
+        await session.act(Action('execute_bash', dict(command=command)))
+        return (await session.observe()).text
+    try:
+        await bash('sleep 600 & echo $! > /tmp/other; sleep 600')
+        took = re.search(r'of the 199999 characters of its input the terminal took only the first (\d+);', await bash(lines))
+        assert 1000 < int(took[1]) < 100_000
+        assert '[exit code 130]' in await bash('C-c')
+        assert 'still here' in await bash('kill -0 $(cat /tmp/other) && echo still here')
+        await bash('sleep .5; read x')
+        assert re.search(r'\[exit code 0; of the 199999 characters of its input the terminal took only the first', await bash(lines))
+        assert await bash('echo on') == 'on\n[exit code 0]'
+    finally: await session.close()
 
 
 async def test_the_end_of_the_shell(shell):

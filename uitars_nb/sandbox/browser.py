@@ -179,7 +179,9 @@ async def reset(self) -> None:
     "A fresh browser context with one blank tab; nothing of the last one stays. Free where nothing has happened since the last reset."
     if self.fresh: return
     try: await asyncio.wait_for(self._renew() if self.spent else self._replace_tabs(), RESET_TIMEOUT)
-    except (CdpError, Disconnected, TimeoutError) as e: raise EnvironmentFailure(StopReason.ENV_RESET, f'no fresh context: {e!r}') from e
+    except (CdpError, Disconnected, TimeoutError) as e:
+        if isinstance(e, TimeoutError): self.browser.kill(); await asyncio.wait([self.browser.gone], timeout=5)
+        raise EnvironmentFailure(StopReason.ENV_RESET, f'no fresh context: {e!r}') from e
 
 @_patch(BrowserSession)
 def hand_on(self) -> None:

@@ -39,8 +39,10 @@ class CdpSession:
         self.handlers[event].remove(handler)
 
     def dispatch(self, event: str, params: dict) -> None:
-        "Hand an event to its handlers."
-        for handler in tuple(self.handlers.get(event, ())): handler(params)
+        "Hand an event to its handlers; one that fails keeps nothing from the others."
+        for handler in tuple(self.handlers.get(event, ())):
+            try: handler(params)
+            except Exception as e: asyncio.get_running_loop().call_exception_handler(dict(message=f'a handler of {event} failed', exception=e))
 
 # %% ../../nbs/10_sandbox/05_cdp.ipynb #8dc50010
 def _seen(future):
@@ -126,8 +128,8 @@ async def connect(
     write_fd: int,  # Chromium reads here
 ) -> Connection:
     "A `Connection` on the running loop that owns both descriptors."
-    loop = asyncio.get_running_loop()
-    reader, connection = await loop.connect_read_pipe(Connection, open(read_fd, 'rb', 0))
+    loop, theirs, ours = asyncio.get_running_loop(), open(read_fd, 'rb', 0), open(write_fd, 'wb', 0)
+    reader, connection = await loop.connect_read_pipe(Connection, theirs)
     connection.reader = reader
-    connection.writer, _ = await loop.connect_write_pipe(asyncio.Protocol, open(write_fd, 'wb', 0))
+    connection.writer, _ = await loop.connect_write_pipe(asyncio.Protocol, ours)
     return connection

@@ -8,6 +8,7 @@ __all__ = ['SHELLS', 'NAMES', 'STORE', 'FLAGS', 'FREE', 'ON_DEMAND', 'GUARD', 'i
 
 # %% ../../nbs/10_sandbox/10_chromium.ipynb #3a7b04a2
 import asyncio, fcntl, glob, os, re, shutil, signal, subprocess, sys, tempfile, time
+from contextlib import AsyncExitStack
 from functools import lru_cache
 from pathlib import Path
 
@@ -109,6 +110,14 @@ def _remove(folder):
         if not os.path.exists(folder): return
         time.sleep(.1)   # a killed process takes a moment to be gone
 
+def _end(process, said, folder):
+    "Kill a process group and wait until it is gone, with its profile."
+    try: os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError: pass
+    said.close()
+    process.wait()
+    _remove(folder)
+
 def _spawn(path, folder, args):
     "Chromium under its guard, our two ends of its pipes, and what it complains of: the first 64 KiB, so that a page cannot fill the disk."
     (from_us, to_browser), (from_browser, to_us), (said, to_say) = os.pipe(), os.pipe(), os.pipe()
@@ -171,9 +180,7 @@ class Chromium:
         "End the browser and remove its profile folder."
         self.connection.close()
         self.kill()
-        self.said.close()
-        await asyncio.to_thread(self.process.wait)
-        await asyncio.to_thread(_remove, self.folder)
+        await asyncio.to_thread(_end, self.process, self.said, self.folder)
 
 def _rss(process):
     try: return process.memory_info().rss
@@ -196,17 +203,19 @@ async def launch(
     except Disconnected as e: raise RuntimeError(f'{path} did not come up, twice: {e}; run it by hand with --headless --dump-dom about:blank to see why') from e
 
 async def _start(path, args, timeout, on_demand):
-    "A browser that answers. Raises `Disconnected` with what it said where it dies."
-    folder = tempfile.mkdtemp(prefix='uitars-chromium-')
-    process, read_fd, write_fd, said = _spawn(path, folder, args)
-    browser = Chromium(process, folder, await connect(read_fd, write_fd), said, on_demand)
-    try: await asyncio.wait_for(browser.root.send('Target.setAutoAttach', dict(autoAttach=True, waitForDebuggerOnStart=True, flatten=True)), timeout)
-    except (Disconnected, TimeoutError) as e:
-        code = await _exit_code(process)
-        words = (said.read(1 << 16) or b'').decode(errors='replace').strip()[-300:]
-        await browser.close()
-        raise Disconnected(f'{e!r}, exit code {code}: {words or "it said nothing"}') from e
-    return browser
+    "A browser that answers. Raises `Disconnected` with what it said where it dies. One that nobody gets, as where we are cancelled, ends at once."
+    async with AsyncExitStack() as failing:
+        folder = tempfile.mkdtemp(prefix='uitars-chromium-')
+        process, read_fd, write_fd, said = _spawn(path, folder, args)
+        failing.push_async_callback(asyncio.to_thread, _end, process, said, folder)
+        browser = Chromium(process, folder, await connect(read_fd, write_fd), said, on_demand)
+        try: await asyncio.wait_for(browser.root.send('Target.setAutoAttach', dict(autoAttach=True, waitForDebuggerOnStart=True, flatten=True)), timeout)
+        except (Disconnected, TimeoutError) as e:
+            code = await _exit_code(process)
+            words = (said.read(1 << 16) or b'').decode(errors='replace').strip()[-300:]
+            raise Disconnected(f'{e!r}, exit code {code}: {words or "it said nothing"}') from e
+        failing.pop_all()
+        return browser
 
 async def _exit_code(process, seconds=1):
     "Of one that may still live: then None."

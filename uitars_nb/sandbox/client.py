@@ -21,7 +21,7 @@ from ..core.runs import read_json
 from ..core.types import Action, Observation, StopReason, to_plain
 from .base import EnvironmentFailure, wait_longer
 from .kinds import KINDS, config_of, host_class
-from .messages import Lease, LeaseLost, Refused, error_of, frame, read_observation, unframe
+from .messages import Lease, LeaseLost, Refused, error_of, frame, read_observation, read_token, unframe
 from .worker import ENDED, TAKEN
 
 # %% ../../nbs/10_sandbox/78_client.ipynb #96de45ea
@@ -36,13 +36,14 @@ class ManagerClient:
         self.url, self.token, self.patience = url.rstrip('/').replace('http', 'ws', 1), token, patience
         self.tls = dict(ssl=ssl.create_default_context(cafile=ca or None)) if self.url.startswith('wss') else {}
         self.pending, self.outbox, self.more = {}, [], asyncio.Event()   # id -> (request, future)
+        self.came = asyncio.Event()   # another lease
         self.ids, self.sessions, self.tasks, self.trouble = itertools.count(1), {}, [], None
 
     @classmethod
     def local(cls, folder: str | Path, **kw) -> 'ManagerClient':
-        "A client of the manager that runs on this machine in `folder`. Raises `FileNotFoundError` where none has."
+        "A client of the manager that runs on this machine in `folder`. Raises `FileNotFoundError` where none has, `ValueError` where its token is empty."
         if not (door := read_json(Path(folder)/'door.json')): raise FileNotFoundError(f'no manager has run in {folder}')
-        return cls(door['url'], kw.pop('token', None) or (Path(folder)/'token').read_text(), **kw)
+        return cls(door['url'], kw.pop('token', None) or read_token(Path(folder)/'token'), **kw)
 
     async def start(self) -> 'ManagerClient':
         "Connect, now and for ever again."
@@ -141,8 +142,16 @@ def _give_up(self, error):
 # %% ../../nbs/10_sandbox/78_client.ipynb #81a456f6
 @_patch(ManagerClient)
 async def _beat(self):
+    "Put the deadlines off three times in the shortest term, which a new lease may shorten."
+    loop = asyncio.get_running_loop()
+    last = loop.time()
     while True:
-        await asyncio.sleep(min([s.lease.ttl for s in self.sessions.values()], default=3) / 3)
+        due = last + min([s.lease.ttl for s in self.sessions.values()], default=3) / 3
+        try:
+            async with asyncio.timeout_at(due): await self.came.wait()
+            self.came.clear()
+            continue
+        except TimeoutError: last = loop.time()
         if not self.sessions: continue
         try: answers = await self.ask('beat', leases=[*self.sessions])
         except Refused: continue
@@ -241,6 +250,7 @@ async def acquire(self,
     try: lease = Lease(**await self.ask('acquire', kind=kind, options=dict(options), ttl=ttl, wait=wait, request=request, task=task))
     except asyncio.CancelledError: self._send(dict(id=0, op='abandon', request=request)); raise
     self.sessions[lease.id] = session = RemoteSession(self, lease)
+    self.came.set()
     return session
 
 @_patch(ManagerClient)

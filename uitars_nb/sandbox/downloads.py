@@ -25,7 +25,7 @@ class Downloads:
 
     def begin(self, id: str, name: str) -> None:
         "A download has begun."
-        self.names[id] = os.path.basename(name) or 'download'
+        self.names[id] = _short(os.path.basename(name)) or 'download'
 
     def end(self,
         id: str,
@@ -57,6 +57,13 @@ class Downloads:
     def remove(self) -> None:
         "Remove the folder."
         shutil.rmtree(self.folder, ignore_errors=True)
+
+def _short(name, most=240):
+    "A name in as many bytes as a file may have, with room for a number."
+    stem, ending = os.path.splitext(name)
+    fit = lambda text, room: text.encode(errors='replace')[:room].decode(errors='ignore')
+    ending = fit(ending, 40)
+    return fit(stem, most - len(ending.encode())) + ending
 
 def _numbered(path):
     yield path

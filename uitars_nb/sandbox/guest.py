@@ -222,7 +222,9 @@ def _recording_routes(app, guest):
     @app.post('/recording')
     async def begin(fps: float = Body(8, embed=True, gt=0, le=60)):
         if guest.recording: raise ActionError('a recording is under way; end it first')
-        guest.recording = Recording(tempfile.mkstemp(suffix='.mp4')[1], guest.size, fps)
+        fd, path = tempfile.mkstemp(suffix='.mp4')
+        os.close(fd)   # ffmpeg opens it by itself
+        guest.recording = Recording(path, guest.size, fps)
 
     @app.delete('/recording')
     async def end():
@@ -235,7 +237,8 @@ def make_app(
     guest: Guest,
     token: str,    # what every request must carry
 ) -> FastAPI:
-    "The guest as a web service."
+    "The guest as a web service. Raises `ValueError` for an empty token."
+    if not token: raise ValueError('a guest needs a token: without one, anybody who reaches its port could act on this screen')
     app = FastAPI(title='uitars_nb guest', openapi_url=None, dependencies=[Depends(_guard(token))])
     _failures(app)
     for routes in (_screen_routes, _program_routes, _recording_routes): routes(app, guest)

@@ -89,10 +89,10 @@ def started(self, id: str, pid: int, born: float) -> None:
 @_patch(Ledger)
 def remove_worker(self, id: str, reason: str, now: float) -> None:
     "Forget a worker; its leases end with `reason`."
-    self.db.execute('begin')
-    self.db.execute('update leases set ended = ?, reason = ? where worker = ? and ended is null', (now, reason, id))
-    self.db.execute('delete from workers where id = ?', (id,))
-    self.db.execute('commit')
+    with self.db:   # both or nothing
+        self.db.execute('begin')
+        self.db.execute('update leases set ended = ?, reason = ? where worker = ? and ended is null', (now, reason, id))
+        self.db.execute('delete from workers where id = ?', (id,))
 
 @_patch(Ledger)
 def workers(self) -> list[WorkerRow]:

@@ -7,7 +7,7 @@ __all__ = ['Held', 'Manager', 'acquire', 'beat', 'lease', 'look', 'person', 'lea
            'stop', 'drain']
 
 # %% ../../nbs/10_sandbox/76_manager.ipynb #e395382a
-import asyncio, fcntl, heapq, os, secrets, time
+import asyncio, fcntl, heapq, os, secrets, sqlite3, time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,18 +34,22 @@ class Manager(Workforce):
     ):
         super().__init__(config, watch)
         self.leases, self.requests, self.held = {}, {}, defaultdict(int)   # by id; by user and request; user -> how many
+        self.asking = {}   # by user and request: who waits
         self.deadlines, self.listeners, self.tasks, self.lock = [], defaultdict(set), set(), None
 
     def offer(self, pool: Pool, link: Link, place: int) -> None:
         "Give a place to whoever's turn it is, or keep it on offer."
         while len(pool.queue):
             waiter = pool.queue.pop()
-            if not waiter.done(): return waiter.set_result(waiter.grant(link, place))
+            if waiter.done(): continue
+            try: return waiter.set_result(waiter.grant(link, place))
+            except Exception as e: waiter.set_exception(e)   # it concerns whoever asked, not the worker
         super().offer(pool, link, place)
 
     def bereave(self, link: Link) -> None:
         "End the leases on a worker that died."
-        for place in range(link.row.slots): self._end(self.places.get((link.row.id, place)), 'its worker died', order=False)
+        for place in range(link.row.slots):
+            if held := self.places.get((link.row.id, place)): self._over(held, 'its worker died')
 
 # %% ../../nbs/10_sandbox/76_manager.ipynb #ef144e96
 def _patch(cls):
@@ -57,7 +61,10 @@ def _grant(self, pool, link, place, user, request, ttl, task):
     now, id = time.time(), secrets.token_hex(8)
     where = dict(kind=pool.kind, options=pool.options, worker=link.row.id, place=place)
     facts = dict(id=id, user=user, request=request, ttl=ttl, task=task, granted=now) | where
-    return self._hold(LeaseRow(self.ledger.grant(**facts), **facts), link, now + ttl)
+    try: number = self.ledger.grant(**facts)
+    except sqlite3.Error as e: raise Refused(503, f'the lease cannot be written down: {e}', 5) from e
+    pool.idle.pop((link, place), None)
+    return self._hold(LeaseRow(number, **facts), link, now + ttl)
 
 @_patch(Manager)
 def _hold(self, row, link, deadline):
@@ -84,15 +91,16 @@ async def acquire(self,
     "A session for a time. Raises `Refused`."
     start, ttl = time.monotonic(), min(ttl or self.config.ttl, self.config.max_ttl)
     about = user, ttl, min(wait, self.config.max_wait), request, task
-    try: lease = await self._known(user, request) or await self._ask(self.pool(kind, options), *about)
+    try: lease = await self._known(user, request, about[2]) or await self._ask(self.pool(kind, options), *about)
     except Refused as e: self.watch('refused', user=user, kind=kind, status=e.status, error=str(e)); raise
     self.watch('granted', user=user, kind=kind, lease=lease.id, number=lease.number, waited=time.monotonic() - start, task=task)
     return lease
 
 @_patch(Manager)
-async def _known(self, user, request):
-    "The lease that this request has got already; after a crash, when its worker has been found again."
-    if not request or not (held := self.requests.get((user, request))): return None
+async def _known(self, user, request, wait):
+    "The lease that this request has got already, or waits for; after a crash, when its worker has been found again."
+    if waiter := self.asking.get((user, request)): return await self._turn(user, waiter, wait)
+    if not (held := self.requests.get((user, request))): return None
     while not held.link.url and held.row.id in self.leases: await asyncio.sleep(.02)
     return self.beat(user, held.row.id)
 
@@ -102,26 +110,35 @@ async def _ask(self, pool, user, ttl, wait, request, task):
     waiting = sum(p.queue.waiting(user) for p in self.pools.values() if len(p.queue))
     if self.held[user] + waiting >= self.config.quota:
         raise Refused(429, f'{user} has {self.config.quota} sessions or requests, and may have no more', 5)
-    if pool.idle: return self._grant(pool, *pool.idle.popitem(last=False)[0], user, request, ttl, task)
+    if pool.idle: return self._grant(pool, *next(iter(pool.idle)), user, request, ttl, task)
     waiter = asyncio.get_running_loop().create_future()
-    waiter.request = request
+    waiter.pool, waiter.request, waiter.owners = pool, request, 0
     waiter.grant = lambda link, place: self._grant(pool, link, place, user, request, ttl, task)
     if not pool.queue.add(user, waiter): raise Refused(429, f'{self.config.queue} requests wait already', 5)
-    self._grow(pool)
-    return await self._turn(pool, user, waiter, wait)
+    if request: self.asking[user, request] = waiter
+    return await self._turn(user, waiter, wait)
 
 @_patch(Manager)
-async def _turn(self, pool, user, waiter, wait):
-    "What the waiter gets in `wait` seconds."
+async def _turn(self, user, waiter, wait):
+    "What the waiter gets in `wait` seconds. A request that is repeated has several owners; all get the same."
+    waiter.owners += 1
     try:
-        async with asyncio.timeout(wait): return await waiter
+        self._grow(waiter.pool)
+        async with asyncio.timeout(wait): await asyncio.shield(waiter)
     except TimeoutError:
-        if waiter.done() and not waiter.cancelled(): return waiter.result()
-        raise Refused(503, f'no session became free in {wait:g} s', 5) from None
-    except asyncio.CancelledError:
-        if waiter.done() and not waiter.cancelled() and not waiter.exception(): self._end(self.leases.get(waiter.result().id), 'its owner left')
-        raise
-    finally: pool.queue.remove(user, waiter)
+        if not waiter.done(): self._leave(user, waiter); raise Refused(503, f'no session became free in {wait:g} s', 5) from None
+    except BaseException: self._leave(user, waiter); raise
+    self.asking.pop((user, waiter.request), None)
+    return waiter.result()
+
+@_patch(Manager)
+def _leave(self, user, waiter):
+    "One owner goes; the last takes along what there is."
+    waiter.owners -= 1
+    if waiter.owners: return
+    waiter.pool.queue.remove(user, waiter)
+    self.asking.pop((user, waiter.request), None)
+    if waiter.done() and not waiter.exception(): self._end(self.leases.get(waiter.result().id), 'its owner left')
 
 # %% ../../nbs/10_sandbox/76_manager.ipynb #45e00a13
 @_patch(Manager)
@@ -184,15 +201,22 @@ def abandon(self, user: str, request: str) -> None:
             if waiter.request == request and not waiter.done(): waiter.set_exception(Refused(503, 'abandoned'))
 
 @_patch(Manager)
-def _end(self, held, reason, order=True):
-    if held is None or self.leases.pop(held.row.id, None) is None: return
+def _end(self, held, reason):
+    "Raises `sqlite3.Error` where it cannot be written down; then the lease goes on, and can be ended again."
+    if held is None or held.row.id not in self.leases: return
     row = held.row
     self.ledger.end(row.number, reason, time.time())
-    del self.places[row.worker, row.place]
+    held.link.over[row.place] = row.number
+    held.link.order(release=[(row.place, row.number)])
+    self._over(held, reason)
+
+@_patch(Manager)
+def _over(self, held, reason):
+    row = held.row
+    del self.leases[row.id], self.places[row.worker, row.place]
     if row.request: self.requests.pop((row.user, row.request), None)
     self.held[row.user] -= 1
     self.pools[held.link.row.pool].leased -= 1
-    if order: held.link.over[row.place] = row.number; held.link.order(release=[(row.place, row.number)])
     if reason != 'released':
         for tell in list(self.listeners[row.user]): tell(row.id, reason)
     self.watch('ended', user=row.user, kind=row.kind, lease=row.id, reason=reason, lasted=time.time() - row.granted)
@@ -203,10 +227,10 @@ def sweep(self) -> None:
     "End what is overdue, dismiss workers that nobody needs, start those that are missing."
     now = time.time()
     while self.deadlines and self.deadlines[0][0] <= now:
-        _, id = heapq.heappop(self.deadlines)
-        if (held := self.leases.get(id)) is None: continue
-        if held.deadline <= now: self._end(held, 'its deadline passed')
-        else: heapq.heappush(self.deadlines, (held.deadline, id))
+        held = self.leases.get(id := self.deadlines[0][1])
+        if held and held.deadline > now: heapq.heapreplace(self.deadlines, (held.deadline, id)); continue
+        self._end(held, 'its deadline passed')
+        heapq.heappop(self.deadlines)
     for pool in list(self.pools.values()): self._shrink(pool); self._grow(pool)
     self.pools = {k: p for k, p in self.pools.items() if p.warm or p.links or len(p.queue) or p.leased}
     self.ledger.forget(now - self.config.remember)
@@ -239,7 +263,7 @@ def _adopt(self):
     "Take up the workers and leases of the ledger."
     rows, links = self.ledger.leases(), {}
     for row in self.ledger.workers():
-        try: pool = self.pool(row.kind, row.options)
+        try: pool = self.pool(row.kind, row.options, whole=True)   # the defaults may have changed
         except Refused: pool = self.pools.setdefault(row.pool, Pool(row.kind, row.options, KindConfig(slots=row.slots, warm=0, most=0), 0))
         links[row.id] = self._link(pool, self.place.adopt(row))
     for row in rows:
@@ -268,7 +292,9 @@ async def drain(self, timeout: float = 60.) -> int:
     end = time.monotonic() + timeout
     while self.leases and time.monotonic() < end: await asyncio.sleep(.05)
     left = len(self.leases)
-    for held in list(self.leases.values()): self._end(held, 'the manager was drained')
+    for held in list(self.leases.values()):
+        try: self._end(held, 'the manager was drained')
+        except sqlite3.Error as e: self.watch('error', error=f'{type(e).__name__}: {e}')   # it ends with its worker
     for pool in self.pools.values():
         for link in pool.links.values(): link.quit()
     while any(p.links for p in self.pools.values()) and time.monotonic() < end + 30: await asyncio.sleep(.02)

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['logger', 'WAITS', 'LEVELS', 'LENGTH', 'PROBLEMS', 'User', 'LeaseId', 'JsonLines', 'log_to', 'Metrics', 'states',
            'plain', 'LeaseRequest', 'LeaseAnswer', 'Look', 'Problem', 'PoolState', 'Health', 'problems', 'DoorConfig',
-           'tokens_of', 'user_of', 'refused', 'misunderstood', 'make_app', 'who', 'add_routes', 'Talk', 'talk',
-           'take_over', 'serve']
+           'tokens_of', 'user_of', 'refused', 'trouble', 'troubled', 'misunderstood', 'make_app', 'who', 'add_routes',
+           'Talk', 'talk', 'take_over', 'serve']
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #48166029
-import asyncio, base64, hmac, json, logging, os, secrets, signal, sys
+import asyncio, base64, hmac, json, logging, os, secrets, signal, sqlite3, sys
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from ..core.runs import read_json, write_json
 from .kinds import structure
 from .live import add_page
 from .manager import Manager
-from .messages import Refused
+from .messages import Refused, read_token
 from .workforce import KindConfig, ManagerConfig
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #14a7f4ce
@@ -167,13 +167,14 @@ class DoorConfig:
 def tokens_of(
     config: DoorConfig,
 ) -> dict[str, str]:
-    "Token -> user; a token for the user 'local' where none is configured."
+    "Token -> user; a token for the user 'local' where none is configured. Raises `ValueError` for an empty one."
+    if not all(config.tokens): raise ValueError('a token is empty: it would let everybody in')
     if config.tokens: return config.tokens
     path = Path(config.manager.folder)/'token'
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
         with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), 'w') as f: f.write(secrets.token_urlsafe(32))
-    return {path.read_text().strip(): 'local'}
+    return {read_token(path): 'local'}
 
 def user_of(
     token: str,
@@ -187,6 +188,18 @@ async def refused(request: Request, e: Refused) -> JSONResponse:
     "A refusal as an answer."
     headers = {'Retry-After': str(round(e.retry_after))} if e.retry_after else {}
     return JSONResponse(dict(detail=str(e)), e.status, headers)
+
+def trouble(
+    manager: Manager,
+    error: Exception,   # a full disk, say
+) -> Refused:
+    "What a caller is told of an error that is not theirs; it is logged."
+    manager.watch('error', error=f'{type(error).__name__}: {error}')
+    return Refused(503, f'the manager is in trouble: {type(error).__name__}: {error}'[:1000], 5)
+
+async def troubled(request: Request, e: Exception) -> JSONResponse:
+    "The same as an answer."
+    return await refused(request, trouble(request.app.state.manager, e))
 
 async def misunderstood(request: Request, e: RequestValidationError) -> JSONResponse:
     "What is wrong with a request, without repeating it: what was sent may not be fit to be sent back."
@@ -210,6 +223,7 @@ def make_app(
     app = FastAPI(title='Sessions', description='Leases of sandbox sessions.', version='1', lifespan=life)
     app.state.manager, app.state.metrics, app.state.tokens = Manager(config.manager, watch), metrics, tokens
     app.add_exception_handler(Refused, refused)
+    for kind in (OSError, sqlite3.Error): app.add_exception_handler(kind, troubled)
     app.add_exception_handler(RequestValidationError, misunderstood)
     add_routes(app)
     add_page(app)
@@ -308,8 +322,11 @@ class Talk:
         "Do what is asked, and say how it went."
         id = asked.pop('id', None)
         try: self.say(dict(id=id, ok=await self.do(asked.pop('op', None), asked)))
-        except Refused as e: self.say(dict(id=id, error=dict(status=e.status, message=str(e), retry_after=e.retry_after)))
-        except (ValidationError, TypeError, ValueError) as e: self.say(dict(id=id, error=dict(status=422, message=str(e)[:1000], retry_after=None)))
+        except Refused as e: self._fail(id, e)
+        except (ValidationError, TypeError, ValueError) as e: self._fail(id, Refused(422, str(e)[:1000]))
+        except Exception as e: self._fail(id, trouble(self.manager, e))
+
+    def _fail(self, id, e): self.say(dict(id=id, error=dict(status=e.status, message=str(e), retry_after=e.retry_after)))
 
     async def do(self, op: str, args: dict) -> Any:
         "The answer to one request. Raises `Refused`, `ValueError`."

@@ -49,6 +49,7 @@ class Shell:
         self.busy = self.done = self.code = self.mark = None   # busy: the command that runs; done: set when it ends
         self.control = self.reports = None
         self.heard, self.read, self.interrupts = b'', 0, 0
+        self.typing, self.typed, self.taken = None, b'', 0   # typed: for the terminal; taken: bytes of it that the terminal has
 
     async def start(self) -> None:
         "Start bash; it is ready when it has reported for the first time."
@@ -74,6 +75,7 @@ class Shell:
         "Forget the bash; the next command starts a new one."
         if self.process is None: return
         process, self.process, self.busy = self.process, None, None
+        if self.typing: self.typing.cancel()
         for fd in (process.master, self.reports):
             asyncio.get_running_loop().remove_reader(fd)
             os.close(fd)
@@ -116,10 +118,19 @@ def _report(self):
 
 @_patch(Shell)
 def _finished(self, code):
-    "The command has ended: ask for a mark behind its output."
+    "The command has ended: bash shall not take the rest of its input for commands. Ask for a mark behind its output."
+    if self.typing: self.typing.cancel()
+    self._flush()
     if self.code is None: self.code = code
     self.mark = f'\x1e{secrets.token_hex(16)}\x1f'.encode()
     os.write(self.control, self.mark + b'\0')
+
+@_patch(Shell)
+def _flush(self):
+    "Throw away what was written to the terminal and not read."
+    master = self.process.master
+    termios.tcflush(master, termios.TCOFLUSH)   # on its way there
+    termios.tcsetattr(master, termios.TCSAFLUSH, termios.tcgetattr(master))
 
 @_patch(Shell)
 def _settle(self):
@@ -138,18 +149,42 @@ async def run(self,
     command: str,          # '' for more output, 'C-c' to interrupt
     timeout: float = 30.,  # seconds until it is left running
 ) -> Answer:
-    "What came of it. Raises `ValueError` where nothing runs that could have more output, and for a zero byte."
+    "What came of it. Raises `ValueError` where nothing runs that could have more output, for a zero byte, and for a line that a terminal would cut."
     if '\0' in command: raise ValueError('a command has no zero bytes')
     text = command.strip()
     if self.process is not None and self.process.code is not None: self.close()
     if not self.busy and text in ('', 'C-c'): raise ValueError('no command is running: give a command')
     if self.process is None: await self.start()
-    if not self.busy: self._begin(command)
-    elif text == 'C-c': await self._interrupt()
-    elif text: os.write(self.process.master, command.rstrip('\n').encode() + b'\n')
+    if not self.busy: self._begin(command); typed = LINE
+    elif text == 'C-c': await self._interrupt(); typed = b''
+    else: typed = self._input(command) if text else b''
+    self.typing = asyncio.ensure_future(self._type(typed))
     try: await asyncio.wait_for(self._ended(), min(timeout, 5) if text == 'C-c' else timeout)
     except TimeoutError: return self._running(timeout, text)
+    finally: self.typing.cancel()
     return await self._answer()
+
+@_patch(Shell)
+def _input(self, text):
+    data, by_line = text.rstrip('\n').encode() + b'\n', termios.tcgetattr(self.process.master)[3] & termios.ICANON
+    if by_line and max(map(len, data.split(b'\n'))) > 4095: raise ValueError('a terminal takes lines of at most 4095 bytes: give shorter ones, or write the input to a file')
+    return data
+
+@_patch(Shell)
+async def _type(self, data):
+    "Write to the terminal, no faster than the program reads."
+    master, self.typed, self.taken = self.process.master, data, 0
+    while self.taken < len(data):
+        try: self.taken += os.write(master, data[self.taken:self.taken + 4096])
+        except BlockingIOError: await asyncio.sleep(.01)
+        except OSError: return   # nobody has the other end
+
+@_patch(Shell)
+def _took(self):
+    "What is to be said where the program has not taken all of its input."
+    if self.typed is LINE or self.taken == len(self.typed): return ''
+    taken, whole = (len(o.decode(errors='ignore')) for o in (self.typed[:self.taken], self.typed[:-1]))
+    return f'; of the {whole} characters of its input the terminal took only the first {taken}'
 
 @_patch(Shell)
 def _begin(self, command):
@@ -157,7 +192,6 @@ def _begin(self, command):
     self.busy, self.code, self.mark = command, None, b''
     self.done.clear()
     termios.tcsetattr(self.process.master, termios.TCSANOW, self.mode)
-    os.write(self.process.master, LINE)
     self._send(b'%d\0%s\0' % (self.numbers, command.encode('utf-8', 'surrogateescape')))
 
 @_patch(Shell)
@@ -172,6 +206,7 @@ def _send(self, data):
 @_patch(Shell)
 async def _interrupt(self):
     self.interrupts += 1
+    self._flush()   # C-c would wait behind it
     os.write(self.process.master, b'\x03')
     group = os.tcgetpgrp(self.process.master)
     if self.interrupts > 2: return await self.jail.ask('kill_session', leader=self.process.pid)
@@ -179,7 +214,7 @@ async def _interrupt(self):
 
 @_patch(Shell)
 def _running(self, timeout, text):
-    own = '' if text == self.busy.strip() else '; the text was its input'
+    own = '' if text == self.busy.strip() else self._took() or '; the text was its input'
     sent = {'': '', 'C-c': '; it did not yet heed C-c, another one ends it'}.get(text, own)
     note = f'[still running after {timeout:g} s{sent}; an empty command shows more output, C-c interrupts it]'
     return Answer(self.tape.take(self.most), None, note)
@@ -191,5 +226,5 @@ async def _answer(self):
         output, code = self.tape.take(self.most), self.process.code
         self.close()
         return Answer(output, code, f'[the shell has ended with exit code {code}; the next command starts a new one, at home]')
-    output, self.busy = self.tape.take(self.most, self.mark), None
-    return Answer(output, self.code)
+    output, self.busy, took = self.tape.take(self.most, self.mark), None, self._took()
+    return Answer(output, self.code, took and f'[exit code {self.code}{took}]')

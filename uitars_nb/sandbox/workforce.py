@@ -6,7 +6,7 @@
 __all__ = ['FAILURES', 'KindConfig', 'ManagerConfig', 'Pool', 'pool_key', 'Workforce']
 
 # %% ../../nbs/10_sandbox/74_workforce.ipynb #0eb24604
-import asyncio, json, secrets, time
+import asyncio, json, secrets, sqlite3, time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -84,11 +84,11 @@ class Workforce:
     def offer(self, pool: Pool, link: Link, place: int) -> None: "A place is ready."; pool.idle[link, place] = None
     def bereave(self, link: Link) -> None: "A worker died; whoever had its places loses them."
 
-    def pool(self, kind: str, options: Mapping) -> Pool:
-        "The pool of a kind with options put over its defaults. Raises `Refused` where there is no such thing."
+    def pool(self, kind: str, options: Mapping, whole: bool = False) -> Pool:
+        "The pool of a kind with options put over its defaults, unless they are `whole`. Raises `Refused` where there is no such thing."
         if kind not in self.config.kinds: raise Refused(404, f'there is no kind {kind[:60]!r}; there are {", ".join(self.config.kinds)}')
         config = self.config.kinds[kind]
-        merged = {**config.options, **options}
+        merged = dict(options) if whole else {**config.options, **options}
         if (key := pool_key(kind, merged)) not in self.pools:
             try: config_of(self.hosts[kind], merged)
             except ValueError as e: raise Refused(422, str(e)[:1000]) from e
@@ -186,8 +186,9 @@ def _lost(self, link, words):
     pool = self.pools[link.row.pool]
     pool.drop(link)
     pool.links.pop(link.row.id, None)
+    try: self.ledger.remove_worker(link.row.id, 'its worker died', time.time())
+    except sqlite3.Error as e: self.watch('error', error=f'{type(e).__name__}: {e}')   # the next manager finds it dead
     self.bereave(link)
-    self.ledger.remove_worker(link.row.id, 'its worker died', time.time())
     self.watch('worker gone', worker=link.row.id, kind=pool.kind, meant=link.quitting)
     if not link.quitting: self._failed(pool, words or 'it said nothing')
     for other in [p for p in self.pools.values() if p.kind == pool.kind]: self._grow(other)

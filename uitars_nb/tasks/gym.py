@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..core.types import Action, TaskSpec
-from ..sandbox.base import ActionError, run
+from ..sandbox.base import ActionError, EnvironmentFailure, run
 from ..sandbox.browser import BrowserConfig, BrowserSession
 from ..sandbox.chromium import launch
 from .base import SPLITS, SUITES, get_task
@@ -84,9 +84,18 @@ class TaskEnv(gymnasium.Env):
         return self._look(), dict(instruction=self.spec_now.instruction, seed=own)
 
     async def _start(self, spec):
+        "Begin an episode; a session that has broken since the last one is replaced."
+        used = self.session is not None
+        try: await self._begin(spec)
+        except EnvironmentFailure:
+            if not used: raise
+            await self._part()
+            await self._begin(spec)
+
+    async def _begin(self, spec):
         if self.session is None:
-            self.lease = self.make_session()
-            self.session = await self.lease.__aenter__()
+            lease = self.make_session()
+            self.session, self.lease = await lease.__aenter__(), lease
         self.steps, self.spec_now = 0, await self.task.setup(self.session, spec)
         self.obs = await self.session.observe()
 
@@ -116,8 +125,11 @@ class TaskEnv(gymnasium.Env):
 
     def close(self):
         "Give the session back."
-        if self.lease is not None: run(self.lease.__aexit__(None, None, None))
-        self.lease = self.session = None
+        run(self._part())
+
+    async def _part(self):
+        lease, self.lease, self.session = self.lease, None, None
+        if lease is not None: await lease.__aexit__(None, None, None)
 
 def _ascii(text): return ''.join(o if o in TEXT + '\n' else '?' for o in text)[:2000]
 
