@@ -102,7 +102,7 @@ def test_replies_of_another_vocabulary_are_written_anew():
 def test_what_another_model_said_without_an_action_stands_in_prompts_in_its_words(ids):
     policy, demo = small_policy(), episode(3)
     foreign = Completion('I cannot <|image_pad|> see it<|im_end|>', np.int32([151001]), np.int32(ids), np.zeros(2, np.float32), np.zeros(2, np.int32))
-    steps = (replace(demo.steps[0], completion=foreign), replace(demo.steps[1], actions=(), completion=foreign, error='no call'), demo.steps[2])
+    steps = (replace(demo.steps[0], completion=foreign), replace(demo.steps[1], actions=(), completion=foreign, error='no call'), replace(demo.steps[2], completion=foreign))
     records = trajectory_records(replace(demo, steps=steps), policy, Memory(SMALL, policy.dialect, count_tokens(policy)))
     assert len(records) == 2
     for o in records: assert 0 <= min(o.example.prompt.ids) and max(o.example.prompt.ids) < len(policy.processor.tokenizer)
@@ -117,8 +117,19 @@ def test_what_a_script_said_when_its_code_failed_is_no_lesson():
     whole, scripted = (trajectory_records(replace(demo, steps=o, success=False), policy, memory) for o in (demo.steps, (*demo.steps[:-1], gave_up)))
     assert len(scripted) == len(whole) - 1
     said = replace(gave_up, completion=say(gave_up, policy).completion)   # a policy's own words are another matter
-    assert len(trajectory_records(replace(demo, steps=(*demo.steps[:-1], said), success=False), policy, memory)) == len(whole)
+    assert len(trajectory_records(replace(demo, steps=(said,), success=False), policy, memory)) == 1
     assert len(trajectory_records(replace(demo, steps=(*demo.steps[:-1], gave_up)), policy, memory)) == len(whole), 'of a task that cannot be done, giving up is the lesson'
+
+
+def test_where_somebody_took_over_only_that_is_taught():
+    "The policy's own steps before stand in the prompts, in its own tokens."
+    policy, demo = small_policy(), episode(4)
+    memory = Memory(SMALL, policy.dialect, count_tokens(policy))
+    own = tuple(say(s, policy) for s in demo.steps)
+    mixed = trajectory_records(replace(demo, steps=(*own[:2], *demo.steps[2:])), policy, memory)
+    whole = trajectory_records(replace(demo, steps=own), policy, memory)
+    assert len(whole) == len(demo.steps) > len(mixed) == len(demo.steps) - 2 > 0
+    assert all((a.example.prompt.ids == b.example.prompt.ids).all() and (a.example.reply == b.example.reply).all() for a, b in zip(mixed, whole[2:]))
 
 
 def test_refused_steps_are_context_and_not_examples():

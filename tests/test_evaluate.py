@@ -31,10 +31,10 @@ class Parity:
 
 
 class Session:
-    id, size = 'still', (16, 16)
+    id, size, waited = 'still', (16, 16), False
     async def reset(self): pass
     async def observe(self): return Observation(SCREEN)
-    async def act(self, action): pass
+    async def act(self, action): self.waited = action.name == 'wait'
     async def close(self): pass
 
 
@@ -148,6 +148,27 @@ async def test_another_memory_is_another_result(parity, tmp_path):
 @pytest.mark.parametrize('memory, error', [(dict(images=1), 'script'), (dict(summaries='lines'), 'script'), (dict(policy='runs/x', images=-1), 'at least one'), (dict(policy='runs/x', summaries='long'), 'lines, written, none')])
 def test_a_memory_that_nobody_has(memory, error):
     with pytest.raises(ValueError, match=error): replace(RECIPE, **memory)
+
+
+class Patience(Parity):
+    "Solved by waiting, of which a random policy never thinks."
+    name, max_steps = 'tests/patience', 6
+    async def verify(self, session, spec): return Verdict(float(session.waited), session.waited, session.waited)
+
+
+async def test_an_expert_takes_over(monkeypatch, tmp_path):
+    monkeypatch.setitem(TASKS, Patience.name, Patience())
+    recipe = Recipe(Patience.name, 'random', 'train', episodes=12, expert='oracle', lead=3)
+    await play(recipe, tmp_path/'helped')
+    await play(replace(recipe, expert=''), tmp_path/'alone')
+    helped, alone = (read_result(tmp_path/o)[1] for o in ('helped', 'alone'))
+    assert helped.success.all() and {*helped.n_steps} == {2, 3, 4} and not alone.success.any()
+    with pytest.raises(ValueError, match='lead'): await play(replace(recipe, lead=2), tmp_path/'helped')
+
+
+@pytest.mark.parametrize('help, error', [(dict(), 'no measurement'), (dict(split='train', expert='somebody'), 'oracle, demonstrator'), (dict(split='train', lead=0), 'at least')])
+async def test_an_expert_that_cannot_help(parity, help, error, tmp_path):
+    with pytest.raises(ValueError, match=error): await play(replace(RECIPE, **dict(expert='oracle') | help), tmp_path/'a')
 
 
 async def test_samples_give_pass_at_k(parity, tmp_path):

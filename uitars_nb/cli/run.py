@@ -146,6 +146,8 @@ def evaluate_policy(
     context: Annotated[int, typer.Option(help="Tokens that a server's model takes, where it does not tell.", min=0)] = 0,
     images: Annotated[int, typer.Option(help='Newest screenshots that a model is shown; 0: as many as in training.', min=0)] = 0,
     summaries: Annotated[str, typer.Option(help="Of a model's older steps: lines, written (by the model), or none; as in training without it.")] = '',
+    expert: Annotated[str, typer.Option(help='A script, such as demonstrator, that takes over after some steps: lessons in the states that a policy gets into.')] = '',
+    lead: Annotated[int, typer.Option(help='Steps before that, at most; from one to so many, by instance.', min=1)] = 4,
     browsers: Browsers = 2,
     pages: Pages = 2,
 ):
@@ -156,11 +158,12 @@ def evaluate_policy(
       uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick
       uitars-nb eval --policy http://127.0.0.1:8000/v1 --dialect ui-tars-1.5 --max-tokens 512 --episodes 10
       uitars-nb eval --policy ./UI-TARS-1.5-7B --suite recall/pairs --images 3 --summaries written
+      uitars-nb eval --policy runs/sft/policy --split train --first 500 --expert demonstrator --out runs/mended
     """
     from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results
     from uitars_nb.sandbox.chromium import versions
     out = out or Path('runs/eval') / (f'{policy}-{suite}'.strip('./').replace('/', '-') + ('' if split == 'test' else f'-{split}'))
-    recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect, context=context, images=images, summaries=summaries)
+    recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect, context=context, images=images, summaries=summaries, expert=expert, lead=lead)
     if against: check_paired(against, asdict(recipe) | dict(screens=versions()))   # before an hour of playing
     print(play_recipe(recipe, out, browsers, pages))
     print('By task in', out / 'by_task.csv')

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ..agent.intervention import Intervention
 from ..agent.loop import Limits
 from ..agent.memory import REPLY
 from ..agent.policy_agent import SUMMARIES
@@ -23,7 +24,7 @@ from ..core.runs import Run, read_json, write_atomic
 from ..core.store import Store
 from ..core.types import StopReason, TaskSpec
 from ..model.dialects import get_dialect
-from .policies import acting, check_policy, script, fingerprint_of
+from .policies import SCRIPTED, acting, check_policy, script, fingerprint_of
 from .statistics import Comparison, compare, macro_mean, pass_at_k, success_rate
 from ..tasks.base import suite
 
@@ -32,7 +33,8 @@ DTYPES = ('auto', 'float32', 'bfloat16', 'float16')
 
 @dataclass(frozen=True)
 class Recipe:
-    "What an evaluation plays. Raises `ValueError` for an unknown dtype, dialect or way to summarise, for a script's memory, and for several samples without a temperature."
+    """What an evaluation plays. Raises `ValueError` for an unknown dtype, dialect or way to summarise, for a script's memory, for several samples without a temperature, and for an
+    expert that is no script or helps on the test split."""
     suite: str = 'miniwob/quick'  # a suite or a single task
     policy: str = 'oracle'        # a script's name, a checkpoint's directory, or a server's URL
     split: str = 'test'           # 'train' | 'validation' | 'test'
@@ -49,6 +51,8 @@ class Recipe:
     context: int = 0              # tokens that it takes, likewise
     images: int = 0               # newest screenshots that a model is shown; 0: as it was trained
     summaries: str = ''           # of its older steps: 'lines', 'written' by the model, or 'none'; '': as it was trained
+    expert: str = ''              # a script that takes its episodes over (`agent.intervention`), for lessons
+    lead: int = 4                 # steps that it has before that, at most
 
     def __post_init__(self):
         if self.samples > 1 and not self.temperature and not script(self.policy): raise ValueError(f'{self.samples} samples of the likeliest tokens are all alike: give a temperature too, such as 1')
@@ -56,6 +60,8 @@ class Recipe:
         if self.dtype not in DTYPES: raise ValueError(f'no dtype {self.dtype!r}; there are {", ".join(DTYPES)}')
         if self.images < 0: raise ValueError(f'a model is shown at least one screenshot (0: as many as in training), not {self.images}')
         if self.summaries not in ('', *SUMMARIES): raise ValueError(f'no summaries {self.summaries!r}; there are {", ".join(SUMMARIES)}')
+        if self.expert and not script(self.expert): raise ValueError(f'only a script takes over, not {self.expert!r}; there are {", ".join(SCRIPTED)}')
+        if self.expert and self.split == 'test': raise ValueError('episodes that an expert takes over are lessons and no measurement: give another split, such as train')
         if (self.images or self.summaries) and script(self.policy): raise ValueError(f'{self.policy} is a script, which needs no memory: images and summaries are of models')
 
 def plan(
@@ -109,7 +115,8 @@ async def evaluate(
         acts = {} if script(recipe.policy) else dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)))
         run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)), env)
         store = Store(run.path / 'store')
-        rollout = Rollout(pool, specs, agent, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
+        player = Intervention(agent, script(recipe.expert), recipe.lead) if recipe.expert else agent
+        rollout = Rollout(pool, specs, player, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
         with store.writer() as writer: await play(rollout, writer.append, progress)
     run.log(episodes=rollout.done, env_failures=rollout.failures, given_up=rollout.lost, seconds=round(time.perf_counter() - start, 2), sessions=pool.size)
     return summarise(run, store)

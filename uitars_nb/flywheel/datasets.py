@@ -124,11 +124,13 @@ def trajectory_records(
     memory: Memory,
     reply: int = REPLY,   # tokens kept free for a reply
 ) -> list[Record]:
-    "The records of an episode, whatever its split; where a script gave up and was wrong to, its own code had failed, and that is no lesson."
+    """The records of an episode, whatever its split. Where a script or a person took it over from a model, only theirs are lessons; and where a script gave up
+    and was wrong to, its own code had failed, and that is none."""
     steps = [say(s, policy) for s in traj.steps]
-    learned = [k for k, s in enumerate(steps) if s.actions and not s.error and not (_gave_up(traj.steps[k]) and not traj.success)]
+    learned = [k for k in _taught(traj) if steps[k].actions and not steps[k].error and not (_gave_up(traj.steps[k]) and not traj.success)]
     return [step_record(steps, k, traj.task, policy, memory, reply) for k in learned]
 
+def _taught(traj): return [k for k, s in enumerate(traj.steps) if s.completion is None] or range(len(traj.steps))
 def _gave_up(step): return step.completion is None and any(a.name == 'infeasible' for a in step.actions)
 
 # %% ../../nbs/60_flywheel/20_datasets.ipynb #86ed6c04
