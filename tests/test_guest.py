@@ -74,6 +74,14 @@ def test_recordings_leave_no_descriptor_open(monkeypatch):
         assert film() == film()
 
 
+def test_a_recording_that_cannot_begin_leaves_no_file(monkeypatch, tmp_path):
+    def fail(*_): raise FileNotFoundError('recording needs ffmpeg')
+    monkeypatch.setattr('uitars_nb.sandbox.guest.Recording', fail)
+    monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+    with TestClient(make_app(SimpleNamespace(recording=None, size=(4, 3)), 't'), headers=dict(Authorization='Bearer t'), raise_server_exceptions=False) as client:
+        assert client.post('/recording', json=dict(fps=8)).status_code >= 400 and not [*tmp_path.iterdir()]
+
+
 async def test_a_wrong_token_is_told_as_such(guest):
     with pytest.raises(PermissionError, match='refused the token'): await RemoteGuest(url(guest), 'guess', PATIENT).start()
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import psutil
@@ -755,7 +756,6 @@ async def test_tls(tmp_path):
 
 async def test_browsers_by_lease(tmp_path):
     "A page, what is left of it for the next, and a Chromium that dies."
-    from uitars_nb.sandbox.kinds import BrowserHost
     with serving(kinds=dict(browser=dict(slots=2, most=1, options=dict(size=[120, 80])))) as server:
         async with server.client() as client:
             async with client.session('browser') as session:
@@ -901,3 +901,19 @@ async def test_a_glance_shows_what_the_owner_saw(managers):
     await sessions(manager)(again).act(Action('wait', dict(time=0)))   # in use, not looked at
     facts, png = await manager.look('bob', again.id)
     assert (facts['acts'], facts['title'], png) == (1, '', b'')
+
+
+async def test_a_dead_browser_is_closed_once(monkeypatch):
+    from uitars_nb.sandbox import chromium
+    from uitars_nb.sandbox.kinds import BrowserHost
+    closed, gone = [], asyncio.get_running_loop().create_future()
+    gone.set_result(None)
+    async def close(): closed.append(1)
+    async def launch(): raise RuntimeError('no room')
+    monkeypatch.setattr(chromium, 'launch', launch)
+    host = BrowserHost(None)
+    host.browser = SimpleNamespace(gone=gone, close=close)
+    for _ in range(2):
+        with pytest.raises(EnvironmentFailure, match='no room'): await host.open(0)
+    await host.close()
+    assert closed == [1]

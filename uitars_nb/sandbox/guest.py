@@ -224,7 +224,8 @@ def _recording_routes(app, guest):
         if guest.recording: raise ActionError('a recording is under way; end it first')
         fd, path = tempfile.mkstemp(suffix='.mp4')
         os.close(fd)   # ffmpeg opens it by itself
-        guest.recording = Recording(path, guest.size, fps)
+        try: guest.recording = Recording(path, guest.size, fps)
+        except BaseException: os.unlink(path); raise
 
     @app.delete('/recording')
     async def end():

@@ -107,7 +107,8 @@ class BrowserHost:
         from uitars_nb.sandbox.chromium import launch
         async with self.turn:
             if self.browser and not self.browser.gone.done(): return self.browser
-            if self.browser: await self.browser.close()
+            dead, self.browser = self.browser, None
+            if dead: await dead.close()
             try: self.browser = await launch()
             except RuntimeError as e: raise EnvironmentFailure(StopReason.ENV_CRASH, str(e)) from e
             return self.browser
