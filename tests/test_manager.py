@@ -143,6 +143,18 @@ async def test_a_request_repeated_gets_the_same_lease(managers):
     assert (await manager.acquire('ann', 'simulated', request='r')).id != one.id
 
 
+async def test_who_hangs_up_takes_nothing_from_who_asked_again(managers):
+    manager = await managers()
+    one = await manager.acquire('ann', 'simulated', request='r')
+    await manager.acquire('ann', 'simulated', request='r')
+    manager.hang_up('bob', one.id)
+    manager.hang_up('ann', one.id)
+    assert manager.lease('ann', one.id).id == one.id
+    manager.hang_up('ann', one.id)
+    with pytest.raises(Refused, match='its owner left'): manager.lease('ann', one.id)
+    manager.hang_up('ann', one.id)   # again is fine
+
+
 async def test_a_request_repeated_while_it_waits_gets_the_same_lease(managers):
     manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
     lease, link = await manager.acquire('ann', 'simulated'), only_link(manager)

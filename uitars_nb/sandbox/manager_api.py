@@ -250,7 +250,7 @@ def add_routes(app: FastAPI) -> None:
     async def acquire(user: User, wanted: LeaseRequest, request: Request) -> LeaseAnswer:
         "Get a session, at once or when one becomes free."
         lease = await manager.acquire(user, **wanted.model_dump())
-        if await request.is_disconnected(): manager.release(user, lease.id)
+        if await request.is_disconnected(): manager.hang_up(user, lease.id)
         return asdict(lease)
 
     @app.get('/leases', responses=problems(401))
