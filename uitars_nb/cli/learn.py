@@ -34,6 +34,7 @@ class Job:
     demonstrator: str = 'hasty:.6'   # a script's name; what failed is imitated too, unless it is 'demonstrator'
     demos: int = 80             # demonstrations of each task; 0: the start practises as it is
     hard: int = 0               # demonstrations of each task in which the start succeeds at most seven times in ten, in place of `demos`; needs `attend`
+    mend: int = 0               # episodes that the start begins and the demonstrator takes over, of each task as in `hard`; of all tasks without `attend`
     first: int = 0              # instances of each task that an earlier course has shown; demonstrations are of the ones after
     attend: int = 0             # validation episodes of each task that are played first: what fails in them is taught more
     balance: float = 0.         # 0: as many lessons of a task as it has decisions; 1: as many of each task
@@ -71,8 +72,9 @@ def checked(
         job = replace(job, frozen=tuple(o for o in READS if any(k.startswith(o) for k in names)))
     else: check_start(job.start, job.frozen)
     SFTConfig(max(1, job.steps), job.batch, lr=job.lr)
-    if job.rehearse and not (job.demos or job.hard): raise ValueError('there are no demonstrations to rehearse: give --demos')
-    if (job.demos or job.hard) and not (job.steps or job.rehearse): raise ValueError('no step is made and nothing is rehearsed, so nothing would learn from the demonstrations: give --steps, --rehearse or --demos 0')
+    shown = job.demos or job.hard or job.mend
+    if job.rehearse and not shown: raise ValueError('there are no demonstrations to rehearse: give --demos')
+    if shown and not (job.steps or job.rehearse): raise ValueError('no step is made and nothing is rehearsed, so nothing would learn from the demonstrations: give --steps, --rehearse or --demos 0')
     check_practice(job.algorithm, job.rollouts, job.samples, job.differing, job.curriculum, job.settings, lr=job.practice_lr)
     return job
 
@@ -109,8 +111,9 @@ def learn(
     from uitars_nb.evaluation.evaluate import Recipe, compare_results
     job = checked(job)
     start = job.start.relative_to(Path.cwd()) if job.start.is_relative_to(Path.cwd()) else job.start   # so that what is kept names no place of this machine
-    def play(name, policy, episodes=job.episodes, split='test', since=None, suite=job.suite, first=0):
-        with timed(name, out): print(name, play_recipe(Recipe(suite, str(policy), split, episodes, first=first, max_tokens=job.max_tokens, dtype=job.dtype), out / name, job.browsers, job.pages), flush=True)
+    def play(name, policy, episodes=job.episodes, split='test', since=None, suite=job.suite, first=0, expert=''):
+        recipe = Recipe(suite, str(policy), split, episodes, first=first, max_tokens=job.max_tokens, dtype=job.dtype, expert=expert)
+        with timed(name, out): print(name, play_recipe(recipe, out / name, job.browsers, job.pages), flush=True)
         if since and (out / since).exists(): print(comparison_line(compare_results(out / since, out / name)))
     if job.before: play('before', start)
     shown = demonstrate(job, start, out, play)
@@ -130,13 +133,16 @@ def demonstrate(
     out: Path,
     play: Callable,   # as `learn` plays
 ) -> list[Path]:
-    "Play demonstrations, of the tasks alike or most of what the start fails in; their directories."
+    "Play demonstrations, of the tasks alike or most of what the start fails in, and episodes that it begins itself; their directories."
     if job.attend: play('attended', start, job.attend, 'validation')
     easy, hard = sorted_out(out / 'attended') if job.hard else ([job.suite], [])
-    taught = dict(demos=(easy, job.demos), hard=(hard, job.hard))
+    weak = sorted_out(out / 'attended')[1] if job.mend and job.attend else [job.suite]
+    taught = dict(demos=(easy, job.demos), hard=(hard, job.hard), mended=(weak, job.mend))
+    taught = {name: (','.join(tasks), n) for name, (tasks, n) in taught.items() if tasks and n}
     for name, (tasks, n) in taught.items():
-        if tasks and n: play(name, job.demonstrator, n, 'train', suite=','.join(tasks), first=job.first)
-    return [out / name for name, (tasks, n) in taught.items() if tasks and n]
+        if name == 'mended': play(name, start, n, 'train', suite=tasks, first=job.first + max(job.demos, job.hard), expert=job.demonstrator)   # of instances that were not shown
+        else: play(name, job.demonstrator, n, 'train', suite=tasks, first=job.first)
+    return [out / name for name in taught]
 
 def clone(
     job: Job,
@@ -195,6 +201,7 @@ def run(
     demonstrator: Annotated[str, typer.Option(help='demonstrator, or hasty:.6, who stops too early at three steps in five.')] = Job.demonstrator,
     demos: Annotated[int, typer.Option(help='Demonstrations of each task; 0: the start practises as it is.', min=0)] = Job.demos,
     hard: Annotated[int, typer.Option(help='Demonstrations of each task in which the start succeeds at most seven times in ten, in place of --demos; needs --attend. 0: as many as of the others.', min=0)] = Job.hard,
+    mend: Annotated[int, typer.Option(help='Episodes that the start begins and the demonstrator takes over, of each task in which it succeeds at most seven times in ten (of all without --attend): lessons in the states that it gets into.', min=0)] = Job.mend,
     first: Annotated[int, typer.Option(help='Instances of each task that an earlier course has shown; demonstrations are of the ones after.', min=0)] = Job.first,
     attend: Annotated[int, typer.Option(help='Validation episodes of each task that the start plays first; what fails in them is taught more. 0: all is taught alike.', min=0)] = Job.attend,
     balance: Annotated[float, typer.Option(help='0: as many lessons of a task as it has decisions; 1: as many of each task.', min=0, max=1)] = Job.balance,
@@ -229,7 +236,7 @@ def run(
       uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one
     """
     experiment('main')
-    job = Job(suite, start, before, demonstrator, demos, hard, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing,
+    job = Job(suite, start, before, demonstrator, demos, hard, mend, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing,
               rehearse, tuple(settings), max_tokens, episodes, dtype, tuple(frozen), browsers, pages, threads)
     report = report or (Path('reports/main') if job == Job(browsers=browsers, pages=pages, threads=threads) else out / 'report')
     learn(job, out)
