@@ -204,6 +204,13 @@ def test_double_ids(tmp_path):
     with pytest.warns(DoubleId, match='x is stored twice'): assert [o.task.seed for o in fresh] == [1, 0]
     assert len(fresh) == len(fresh.index()) == 2
 
+def test_many_double_ids_are_told_at_once(tmp_path):
+    for value in (1, 2):
+        with Store(tmp_path).writer() as writer:
+            for name in 'xyz': writer.append(tiny(name, value=value))
+    with pytest.warns(DoubleId) as told: assert len(Store(tmp_path)) == 3
+    assert [str(o.message) for o in told] == ['x is stored twice, and so are 2 others; the older one counts']
+
 def test_what_cannot_be_stored_is_refused_alone(tmp_path):
     c = Completion('hi', np.zeros(3, np.int64), np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32))
     store = Store(tmp_path)

@@ -76,12 +76,14 @@ def run_notebook(
 def timeless(
     nb,  # an executed notebook
 ):
-    "The notebook without papermill's records of when and where its cells ran and without the state of widgets, and with a lasting name for the cell that papermill adds."
+    "The notebook without papermill's records of when and where its cells ran, without the state of widgets and this directory's path in what was printed, and with a lasting name for the cell that papermill adds."
     nb.metadata.pop('widgets', None)
     for part in (nb, *nb.cells):
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
     for cell in nb.cells:
         if 'injected-parameters' in cell.metadata.get('tags', []): cell.id = 'parameters'
+        for o in cell.get('outputs', ()):
+            if o.output_type == 'stream': o.text = o.text.replace(f'{Path.cwd()}/', '')
     return nb
 
 # %% ../../nbs/90_cli/10_run.ipynb #7cbc2b44

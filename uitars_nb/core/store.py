@@ -245,10 +245,11 @@ class Catalogue:
         warnings.warn(f'{path} is damaged and left out: {self.damaged[path.name]}', DamagedShard, stacklevel=4)
 
     def _place(self, index):
+        twice = []
         for id, *place in zip(*(index[k].to_pylist() for k in ('id', 'shard', 'start', 'n_steps'))):
-            first = min(place, self._places.get(id, place))
-            if id in self._places: warnings.warn(f'{id} is stored twice; the one in {first[0]} counts', DoubleId, stacklevel=5)
-            self._places[id] = first
+            if id in self._places: twice.append(id)
+            self._places[id] = min(place, self._places.get(id, place))
+        if twice: warnings.warn(f'{twice[0]} is stored twice' + f', and so are {len(twice) - 1} others' * (len(twice) > 1) + '; the older one counts', DoubleId, stacklevel=5)
 
     def _join(self):
         table = pa.concat_tables([o for _, o in sorted(self._shards.items()) if o] or [_EMPTY])
