@@ -230,14 +230,14 @@ class Catalogue:
 
     def refresh(self):
         "Look for new shards."
-        for path in sorted(self.path.glob('*.parquet')):
-            if path.name not in self._shards: self._add(path)
+        twice = [id for path in sorted(self.path.glob('*.parquet')) if path.name not in self._shards for id in self._add(path)]
+        if twice: warnings.warn(f'{twice[0]} is stored twice' + f', and so are {len(twice) - 1} others' * (len(twice) > 1) + '; the older one counts', DoubleId, stacklevel=3)
 
     def _add(self, path):
         try: index = read_index(path)
         except _DAMAGE as e: index = None; self._damage(path, e)
         self._shards[path.name], self._table = index, None
-        if index: self._place(index)
+        return self._place(index) if index else []
 
     def _damage(self, path, error):
         if path.name in self.damaged: return
@@ -249,7 +249,7 @@ class Catalogue:
         for id, *place in zip(*(index[k].to_pylist() for k in ('id', 'shard', 'start', 'n_steps'))):
             if id in self._places: twice.append(id)
             self._places[id] = min(place, self._places.get(id, place))
-        if twice: warnings.warn(f'{twice[0]} is stored twice' + f', and so are {len(twice) - 1} others' * (len(twice) > 1) + '; the older one counts', DoubleId, stacklevel=5)
+        return twice
 
     def _join(self):
         table = pa.concat_tables([o for _, o in sorted(self._shards.items()) if o] or [_EMPTY])
