@@ -68,7 +68,7 @@ def reinforce(
     shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .001; else a network of its own.")] = False,
     curriculum: Annotated[str, typer.Option(help='uniform or learnable.')] = 'uniform',
     frozen: Annotated[list[str] | None, typer.Option(help='Beginnings of the names of parameters that stay as they are, such as stem.cells.')] = None,
-    reward: Annotated[str, typer.Option(help="Who judges: verifier, the task itself; scored, where partial success counts in part; or MODULE:NAME, a source of your own.")] = 'verifier',
+    reward: Annotated[str, typer.Option(help="Who judges: verifier, the task itself; scored, where partial success counts in part; outcome:DIR, a model that was taught to judge (uitars-nb judge); or MODULE:NAME, a source of your own.")] = 'verifier',
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store, to go on learning from: a batch of 32 decisions beside each step, of all tasks as many; may be given several times.')] = None,
     settings: Annotated[list[str] | None, typer.Option('--set', help='NAME=VALUE of anything else in train.ppo.PPOConfig, such as shaping.signal=.3, objective.eps_high=.2 or length_adaptive_alpha=null.')] = None,
     max_tokens: Annotated[int, typer.Option(help='Of a reply.', min=1)] = REPLY,

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOKENIZER', 'TOGETHER', 'pages', 'first_policy', 'corpora', 'page_source', 'arithmetic_source', 'episodes_in',
-           'demo_source', 'read', 'train', 'held_back', 'prober', 'player', 'apart']
+           'demo_source', 'outcome_source', 'read', 'train', 'held_back', 'prober', 'player', 'apart']
 
 # %% ../../nbs/90_cli/15_train.ipynb #7a7b7e8c
 from collections.abc import Sequence
@@ -70,12 +70,13 @@ def corpora(
     split: str = 'train',    # or 'validation'
     arithmetic: int = 0,     # lessons of it
     reply: int = REPLY,      # tokens that an agent keeps free for its reply
+    outcomes: Sequence[Path] = (),   # evaluations' directories, or stores, whose verdicts are lessons
 ) -> dict:
     "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from, and `ValueError` where a run has begun on others."
     from uitars_nb.flywheel.corpus import Corpus, keep_corpus, vocabulary
     known, out = vocabulary(policy.processor), {}
     parts = dict(pages=page_source(pages, policy, questions, split) if pages else {}, demos={f'demos{i or ""}': demo_source(o, policy, failures, split, reply) for i, o in enumerate(demos)},
-                 arithmetic=arithmetic_source(arithmetic, policy, split) if arithmetic else {})
+                 arithmetic=arithmetic_source(arithmetic, policy, split) if arithmetic else {}, outcomes={f'outcomes{i or ""}': outcome_source(o, policy, split) for i, o in enumerate(outcomes)})
     for name, some in parts.items():
         if not some: continue
         folder = path / (f'corpus-{name}' if split == 'train' else f'corpus-{name}-{split}')
@@ -117,6 +118,15 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config), reply=reply)
     return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, reply, **wanted), about
 
+def outcome_source(where: Path, policy, split: str = 'train') -> tuple:
+    "What makes the records of a judge of outcomes, and what they are made of. Raises `FileNotFoundError` where there is no episode."
+    from functools import partial
+    from uitars_nb.core.store import Store
+    from uitars_nb.flywheel.outcome_model import QUESTION, judging, outcome_records
+    store, memory = Store(where := episodes_in(where, split)), judging(policy)
+    about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, question=QUESTION, memory=asdict(memory.config))
+    return partial(outcome_records, store, policy, memory, split), about
+
 # %% ../../nbs/90_cli/15_train.ipynb #8e3ef6b5
 @app.command()
 def read(
@@ -146,7 +156,8 @@ def train(
     pages: Annotated[Path | None, typer.Option(help='Shards of labelled pages.')] = None,
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store; may be given several times.')] = None,
     arithmetic: Annotated[int, typer.Option(help='Lessons of arithmetic to learn from too: eight sums, comparisons or orders each, in text alone.', min=0)] = 0,
-    share: Annotated[float, typer.Option(help='Share of demonstrations where there are pages or lessons of arithmetic too, which have equal parts of the rest.', min=0, max=1)] = .85,
+    outcomes: Annotated[list[Path] | None, typer.Option(help='Episodes, good and bad, whose verdicts are to be learned: a run or a store; may be given several times.')] = None,
+    share: Annotated[float, typer.Option(help='Share of demonstrations where there are pages, lessons of arithmetic or verdicts too, which have equal parts of the rest.', min=0, max=1)] = .85,
     steps: Annotated[int, typer.Option(help='Optimiser steps.', min=1)] = 1000,
     batch: Annotated[int, typer.Option(help='Records of a step.', min=1)] = 32,
     lr: Annotated[float, typer.Option(help='Peak learning rate.')] = 2e-3,
@@ -164,21 +175,22 @@ def train(
     max_tokens: Annotated[int, typer.Option(help='Of a reply, as the policy will act: what a prompt leaves free.', min=1)] = REPLY,
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
 ):
-    """Train a policy on labelled pages and arithmetic (continual training), on demonstrations (supervised fine-tuning), or on all of them.
+    """Train a policy on labelled pages and arithmetic (continual training), on demonstrations (supervised fine-tuning), or on all of them; or a judge of outcomes.
 
     \b
     Examples:
       uitars-nb train runs/ct --start runs/read/policy --pages runs/pages --frozen stem.cells --frozen stem.reads
       uitars-nb train runs/sft --start runs/ct/policy --demos runs/demos --steps 300
+      uitars-nb train runs/judge --start runs/sft/policy --outcomes runs/practised --steps 200
     """
-    if not (pages or demos or arithmetic): raise ValueError('nothing to learn from: give --pages, --demos, --arithmetic or several of them')
+    if not (pages or demos or arithmetic or outcomes): raise ValueError('nothing to learn from: give --pages, --demos, --arithmetic, --outcomes or several of them')
     from uitars_nb.train.callbacks import Online
     from uitars_nb.train.sft import SFTConfig, fit
     reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
     config = with_settings(SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, keep_every=min(SFTConfig.keep_every, max(1, steps // 6)), frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed), settings or ())
     policy = first_policy(start, seed)
     plays = [Online(policy, player(suite, max_tokens), play_every)] if play_every else []
-    sources = corpora(policy, out, pages, demos or (), questions, failures, arithmetic=arithmetic, reply=max_tokens)
+    sources = corpora(policy, out, pages, demos or (), questions, failures, arithmetic=arithmetic, reply=max_tokens, outcomes=outcomes or ())
     weights = {k: share if k == 'demos' else (1 - share) / (len(sources) - 1) for k in sources} if demos and len(sources) > 1 else None
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
     if 'demos' in sources and (balance or measured): sources, weights = apart(sources, weights, balance, measured)

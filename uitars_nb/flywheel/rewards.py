@@ -62,12 +62,15 @@ class ByFamily:
 NAMED = dict(verifier=Verifier, scored=lambda: Verifier(scored=True))
 
 def named_reward(
-    name: str,   # 'verifier', 'scored', where partial success counts in part, or MODULE:NAME
+    name: str,   # 'verifier', 'scored', where partial success counts in part, outcome:DIR, a model's word, or MODULE:NAME
 ) -> RewardSource:
-    "The source of that name; of one's own, what NAME gives when it is called. Raises `ValueError` for a name that there is not, `FileNotFoundError` for a module."
+    "The source of that name; of one's own, what NAME gives when it is called. Raises `ValueError` for a name that there is not, `FileNotFoundError` for a module or a model."
     module, _, maker = name.partition(':')
     if name in NAMED: return NAMED[name]()
-    if not (module and maker): raise ValueError(f'there is no reward {name!r}: give {", ".join(NAMED)}, or MODULE:NAME of your own')
+    if module == 'outcome' and maker:
+        from uitars_nb.flywheel.outcome_model import OutcomeModel
+        return OutcomeModel.load(maker)
+    if not (module and maker): raise ValueError(f'there is no reward {name!r}: give {", ".join(NAMED)}, outcome:DIR, or MODULE:NAME of your own')
     try: made = getattr(importlib.import_module(module), maker, None)
     except ModuleNotFoundError as e:
         if not f'{module}.'.startswith(f'{e.name}.'): raise   # something that it needs
