@@ -135,18 +135,20 @@ def read(
     start: Annotated[str, typer.Option(help="A checkpoint's directory, or 'new'.")] = 'new',
     steps: Annotated[int, typer.Option(help='Optimiser steps.', min=1)] = 1200,
     batch: Annotated[int, typer.Option(help='Screens of a step.', min=1)] = 32,
+    lr: Annotated[float, typer.Option(help='Peak learning rate; half of it is enough for a stem that reads already.')] = 3e-3,
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
 ):
     """Teach a small policy to name what stands in every cell of a screen.
 
     \b
-    Example:
+    Examples:
       uitars-nb read runs/read --pages runs/pages
+      uitars-nb read runs/further --pages runs/pages --start runs/sft/policy --steps 500 --lr 1.5e-3
     """
     from uitars_nb.train.reading import ReadingConfig, learn_to_read
     shards = sorted(pages.glob('*.npz'))
     if not shards: raise FileNotFoundError(f'{pages} holds no shards of pages: make some with uitars-nb pages')
-    print('The policy is in', learn_to_read(first_policy(start, seed), shards, out, ReadingConfig(steps=steps, batch=batch, seed=seed)))
+    print('The policy is in', learn_to_read(first_policy(start, seed), shards, out, ReadingConfig(steps=steps, batch=batch, lr=lr, seed=seed)))
 
 # %% ../../nbs/90_cli/15_train.ipynb #7f54500e
 @app.command()
