@@ -117,7 +117,8 @@ def test_what_a_script_said_when_its_code_failed_is_no_lesson():
     whole, scripted = (trajectory_records(replace(demo, steps=o, success=False), policy, memory) for o in (demo.steps, (*demo.steps[:-1], gave_up)))
     assert len(scripted) == len(whole) - 1
     said = replace(gave_up, completion=say(gave_up, policy).completion)   # a policy's own words are another matter
-    assert len(trajectory_records(replace(demo, steps=(said,), success=False), policy, memory)) == 1
+    own = tuple(say(s, policy) for s in demo.steps[:-1])
+    assert len(trajectory_records(replace(demo, steps=(*own, said), success=False), policy, memory)) == len(whole)
     assert len(trajectory_records(replace(demo, steps=(*demo.steps[:-1], gave_up)), policy, memory)) == len(whole), 'of a task that cannot be done, giving up is the lesson'
 
 

@@ -7,7 +7,6 @@ __all__ = ['CHOICE', 'ANY', 'said', 'judge']
 
 # %% ../../nbs/90_cli/19_judge.ipynb #e300e7e0
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -43,7 +42,7 @@ def judge(
     choose: Annotated[list[Path] | None, typer.Option(help='A run, or a store, whose episodes the threshold is chosen on, train or validation; may be given several times.')] = None,
     measure: Annotated[list[Path] | None, typer.Option(help='Others, of any split, that it is measured on.')] = None,
     precision: Annotated[float, typer.Option(help='At least this share of what it calls done has to be; 0: whatever gives the best F1.', min=0, max=1)] = 0.,
-    images: Annotated[int, typer.Option(help='Newest screenshots that it is shown, as in training.', min=1)] = 5,
+    images: Annotated[int, typer.Option(help='Newest screenshots that it is shown, as in training; kept with the threshold, so of use with --choose only.', min=1)] = 5,
 ):
     """Choose how sure a judge of outcomes has to be, and measure how often it is right.
 
@@ -64,7 +63,8 @@ def judge(
         found = choose_threshold(*said(model, memory, choose, CHOICE), precision)
         keep_threshold(policy, found, images)
         rows.append(['chosen on', *_figures(found)])
-    if measure: rows.append(['measured on', *_figures(detection(*said(model, memory, measure, ANY), (known if not choose else asdict(found))['threshold']))])
+    threshold = found.threshold if choose else known['threshold']
+    if measure: rows.append(['measured on', *_figures(detection(*said(model, memory, measure, ANY), threshold))])
     print(text_table([['', 'episodes', 'threshold', 'precision', 'recall', 'F1', 'failures passed'], *rows]))
 
 def _figures(o): return [o.n, *(f'{v:.3f}' for v in (o.threshold, o.precision, o.recall, o.f1, o.false_positive_rate))]
