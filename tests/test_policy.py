@@ -291,19 +291,25 @@ def on_the_hub(hub, name, folder):
     (repo/'refs'/'main').write_text('0' * 40)
 
 
-def test_a_checkpoint_on_the_hub_brings_its_dialect_and_its_adapter(home, tmp_path):
+def test_a_checkpoint_on_the_hub_brings_its_dialect_and_its_adapter_and_is_evaluated(home, tmp_path):
     hub = tmp_path/'hub'
     Policy.from_pretrained(home/'Qwen2.5-VL', dialect='ui-tars-2').save(tmp_path/'base')
     Policy.from_pretrained(home/'Qwen2.5-VL', dtype=torch.float32, adapter=lora()).save(tmp_path/'adapter')
     for name in ('base', 'adapter'): on_the_hub(hub, f'me/{name}', tmp_path/name)
     script = '''from uitars_nb.model.policy import Policy
 base, adapted = Policy.from_pretrained('me/base'), Policy.from_pretrained('me/adapter')
-print(base.dialect.name, adapted.dialect.name, sum('lora' in k for k in adapted.model.state_dict()))'''
+print(base.dialect.name, adapted.dialect.name, sum('lora' in k for k in adapted.model.state_dict()))
+import asyncio
+from uitars_nb.evaluation.policies import acting, fingerprint_of
+async def evaluated():
+    async with acting('me/base') as make_agent: print(make_agent.dialect.name, await fingerprint_of('me/base'))
+asyncio.run(evaluated())'''
     env = os.environ | dict(HF_HUB_CACHE=str(hub), HF_HUB_OFFLINE='1', PYTHONPATH=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, '-c', script], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    first, second, tensors = done.stdout.split()
+    first, second, tensors, played, weights = done.stdout.split()
     assert (first, second) == ('ui-tars-2', 'ui-tars-1.5') and int(tensors) > 0
+    assert (played, weights) == ('ui-tars-2', checkpoints.fingerprint(tmp_path/'base'))
 
 
 # Refusals

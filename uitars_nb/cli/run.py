@@ -132,7 +132,7 @@ def suites(
 @app.command('eval')
 def evaluate_policy(
     suite: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them.')] = 'miniwob/quick',
-    policy: Annotated[str, typer.Option(help="oracle, demonstrator, random, a checkpoint's directory, or the URL of a server, #MODEL behind it where it has several (its token in UITARS_TOKEN).")] = 'oracle',
+    policy: Annotated[str, typer.Option(help="oracle, demonstrator, random, a checkpoint's directory or name on the Hugging Face hub, or the URL of a server, #MODEL behind it where it has several (its token in UITARS_TOKEN).")] = 'oracle',
     episodes: Annotated[int, typer.Option(help='Instances of each task.', min=1)] = 100,
     split: Annotated[str, typer.Option(help='train, validation or test.')] = 'test',
     samples: Annotated[int, typer.Option(help='Episodes of each instance, for pass@k.', min=1)] = 1,

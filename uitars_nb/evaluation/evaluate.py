@@ -36,7 +36,7 @@ class Recipe:
     """What an evaluation plays. Raises `ValueError` for an unknown dtype, dialect or way to summarise, for a script's memory, for several samples without a temperature, and for an
     expert that is no script or helps on the test split."""
     suite: str = 'miniwob/quick'  # a suite or a single task
-    policy: str = 'oracle'        # a script's name, a checkpoint's directory, or a server's URL
+    policy: str = 'oracle'        # a script's name, a checkpoint's directory or name on the Hugging Face hub, or a server's URL
     split: str = 'test'           # 'train' | 'validation' | 'test'
     episodes: int = 100           # instances of each task
     samples: int = 1              # episodes of each instance
