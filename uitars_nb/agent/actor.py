@@ -27,7 +27,7 @@ class Actor:
         patience: float = 1800.,             # seconds that it may be silent while a trajectory is waited for
     ):
         self.config, self.weights, self.version, self.restarts, self.patience = config, weights, version, restarts, patience
-        self.process, self.deaths, self.stats, self.chances = None, 0., {}, dict(config.chances)
+        self.process, self.deaths, self.stats, self.chances, self.open = None, 0., {}, dict(config.chances), config.open
 
     def start(self):
         "A fresh process with the newest weights, which skips every instance that may have begun."
@@ -35,7 +35,7 @@ class Actor:
         self.conn, theirs = context.Pipe()
         drawn = max(self.config.skip, self.stats.get('drawn', 0))
         margin = (2 + self.config.staleness) * self.config.batch if self.stats else 0
-        config = replace(self.config, skip=drawn + margin, version=self.version, chances=tuple(self.chances.items()))
+        config = replace(self.config, skip=drawn + margin, version=self.version, chances=tuple(self.chances.items()), open=tuple(self.open))
         self.process = context.Process(target=serve, args=(theirs, config), daemon=True)
         self.process.start()
         theirs.close()
@@ -56,9 +56,9 @@ class Actor:
         "Of so many instances nothing will be learned; as many others may begin."
         self._send((None, self.version, n, None))
 
-    def tell(self, task: str, success: bool):
+    def tell(self, task: str, success: bool, seed: int):
         "What a reward source said of an episode, for the curriculum."
-        self._send((None, self.version, 0, (task, success)))
+        self._send((None, self.version, 0, (task, success, seed)))
 
     def _send(self, order):
         if not self.process: return
@@ -72,7 +72,7 @@ class Actor:
             except queue.Empty: raise ActorFailed(f'the actor lives and has sent nothing for {self.patience:.0f} s: its environments hang, or nothing may begin') from None
             if message is None: self._mend(); continue
             if message[0] == 'failed': raise ActorFailed(message[1])
-            self.deaths, (self.stats, self.chances) = max(0., self.deaths - 1 / self.config.batch), message[2:]
+            self.deaths, (self.stats, self.chances, self.open) = max(0., self.deaths - 1 / self.config.batch), message[2:]
             yield message[1]
 
     def _mend(self):

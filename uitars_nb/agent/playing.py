@@ -28,10 +28,12 @@ class ActorConfig:
     samples: int = 1                   # episodes of each instance
     differing: bool = False            # an update learns only from instances whose samples earned different outcomes
     curriculum: str = 'uniform'        # or 'learnable'
+    revisit: float = 0.                # share of the draws that go back to an instance whose samples ended differently
     seed: int = 0
     skip: int = 0                      # instances of each task that were begun by an earlier start of the run
     version: int = 0                   # of the weights at the start: as many updates have been made
     chances: tuple[tuple[str, tuple[float, int]], ...] = ()   # of success by task, and the episodes that they stand on, as far as an earlier start has learned them
+    open: tuple[tuple[str, int], ...] = ()   # tasks and seeds of the instances that may be revisited, likewise
     retries: int = 2                   # further attempts where the environment failed
     temperature: float = 1.
     top_p: float = 1.
@@ -45,9 +47,9 @@ class ActorConfig:
     delays: tuple[float, float] = (0., 0.)   # median, s, and log-normal sigma of a latency added to each step: slow environments, for experiments
 
     def __post_init__(self):
-        check_numbers(self, positive='batch samples max_tokens browsers pages threads top_p', weights='staleness skip retries temperature', shares='failures top_p')
+        check_numbers(self, positive='batch samples max_tokens browsers pages threads top_p', weights='staleness skip retries temperature', shares='failures top_p revisit')
         if self.batch % self.samples: raise ValueError(f'a batch of {self.batch} does not hold whole groups of {self.samples}')
-        if self.differing and self.samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
+        if (self.differing or self.revisit) and self.samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
 
 # %% ../../nbs/40_agent/15_playing.ipynb #13f8429f
 class Delayed:
@@ -99,14 +101,14 @@ async def _play(conn, config):
         await _stream(conn, config, engine, slow, agent)
 
 async def _stream(conn, config, engine, pool, agent):
-    course, allowance = Curriculum(config.tasks, config.curriculum, config.seed, config.samples), Allowance(config.batch // config.samples, config.staleness, config.version, config.version * config.batch // config.samples)
-    course.load_state_dict(dict(chance={k: p for k, (p, _) in config.chances}, heard={k: n for k, (_, n) in config.chances}, drawn={}))
+    course, allowance = Curriculum(config.tasks, config.curriculum, config.seed, config.samples, revisit=config.revisit), Allowance(config.batch // config.samples, config.staleness, config.version, config.version * config.batch // config.samples)
+    course.load_state_dict(dict(chance={k: p for k, (p, _) in config.chances}, heard={k: n for k, (_, n) in config.chances}, drawn={}, open=config.open))
     for name in course.drawn: course.drawn[name] = config.skip
     stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks))
     orders = asyncio.ensure_future(_obey(conn, engine, allowance, course))
     async def out():
         async for traj in stream:
-            await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), chance=course.mean, wall=time.monotonic()), {k: (p, course.heard[k]) for k, p in course.chance.items()}))
+            await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), chance=course.mean, wall=time.monotonic()), {k: (p, course.heard[k]) for k, p in course.chance.items()}, (*course.open,)))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)
     for o in rest: o.cancel()

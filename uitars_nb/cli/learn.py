@@ -50,6 +50,7 @@ class Job:
     algorithm: str = 'ppo'      # of practice, or 'grpo', 'reinforce++'
     samples: int = 1            # episodes of each instance in practice; GRPO needs several
     differing: bool = False     # an update learns only from instances whose samples earned different outcomes
+    revisit: float = 0.         # share of the instances that have been played already, and whose samples ended differently
     rehearse: bool = False      # go on learning from the demonstrations in practice
     settings: tuple[str, ...] = ()   # of practice, NAME=VALUE in `train.ppo.PPOConfig`
     max_tokens: int = REPLY     # of a reply
@@ -75,7 +76,7 @@ def checked(
     shown = job.demos or job.hard or job.mend
     if job.rehearse and not shown: raise ValueError('there are no demonstrations to rehearse: give --demos')
     if shown and not (job.steps or job.rehearse): raise ValueError('no step is made and nothing is rehearsed, so nothing would learn from the demonstrations: give --steps, --rehearse or --demos 0')
-    check_practice(job.algorithm, job.rollouts, job.samples, job.differing, job.curriculum, job.settings, lr=job.practice_lr)
+    check_practice(job.algorithm, job.rollouts, job.samples, job.differing, job.curriculum, job.revisit, job.settings, lr=job.practice_lr)
     return job
 
 NOTED = 5   # seconds between notes of how long a stage has taken
@@ -123,7 +124,7 @@ def learn(
     if job.updates:
         with timed('practice', out):
             reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6,
-                      muon=True, shared=True, curriculum=job.curriculum, frozen=list(job.frozen), demos=shown if job.rehearse else None, settings=job.settings, max_tokens=job.max_tokens, browsers=job.browsers, pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
+                      muon=True, shared=True, curriculum=job.curriculum, revisit=job.revisit, frozen=list(job.frozen), demos=shown if job.rehearse else None, settings=job.settings, max_tokens=job.max_tokens, browsers=job.browsers, pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
     if not cloned: play('after', taught, since='before')   # nothing waits for what a start that practises as it is can do
     if job.updates: play('practised', out / 'ppo/policy', since='after')
 
@@ -217,6 +218,7 @@ def run(
     algorithm: Annotated[str, typer.Option(help='Of practice: ppo, grpo or reinforce++.')] = Job.algorithm,
     samples: Annotated[int, typer.Option(help='Episodes of each instance in practice; GRPO needs several.', min=1)] = Job.samples,
     differing: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling).')] = Job.differing,
+    revisit: Annotated[float, typer.Option(help='Share of the instances that have been played already, and whose samples ended differently; 0: all are new.', min=0, max=1)] = Job.revisit,
     rehearse: Annotated[bool, typer.Option(help='Go on learning from the demonstrations in practice: a batch of 32 decisions beside each step.')] = Job.rehearse,
     settings: Annotated[list[str], typer.Option('--set', help='NAME=VALUE of anything else in train.ppo.PPOConfig, such as shaping.signal=.3; a list `settings` in a YAML file.')] = Job.settings,
     max_tokens: Annotated[int, typer.Option(help='Of a reply.', min=1)] = Job.max_tokens,
@@ -236,7 +238,7 @@ def run(
       uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one
     """
     experiment('main')
-    job = Job(suite, start, before, demonstrator, demos, hard, mend, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing,
+    job = Job(suite, start, before, demonstrator, demos, hard, mend, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, revisit,
               rehearse, tuple(settings), max_tokens, episodes, dtype, tuple(frozen), browsers, pages, threads)
     report = report or (Path('reports/main') if job == Job(browsers=browsers, pages=pages, threads=threads) else out / 'report')
     learn(job, out)

@@ -24,6 +24,7 @@ def check_practice(
     samples: int,
     differing: bool,
     curriculum: str,
+    revisit: float,
     settings: Sequence[str] = (),
     **known,                        # other fields of `PPOConfig`
 ):
@@ -32,7 +33,7 @@ def check_practice(
     from uitars_nb.agent.playing import ActorConfig
     from uitars_nb.train.ppo import PPOConfig
     algorithm = with_settings(PPOConfig(algorithm, **known), settings).algorithm
-    ActorConfig('', (), batch=batch, samples=samples, differing=differing)
+    ActorConfig('', (), batch=batch, samples=samples, differing=differing, revisit=revisit)
     if curriculum not in KINDS: raise ValueError(f'there is no curriculum {curriculum!r}; there are {", ".join(KINDS)}')
     if algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
 
@@ -67,6 +68,7 @@ def reinforce(
     muon: Annotated[bool, typer.Option(help='Muon for the matrices, at three to five times the rate; else AdamW for all.')] = False,
     shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .001; else a network of its own.")] = False,
     curriculum: Annotated[str, typer.Option(help='uniform or learnable.')] = 'uniform',
+    revisit: Annotated[float, typer.Option(help='Share of the instances that have been played already, and whose samples ended differently; 0: all are new.', min=0, max=1)] = 0.,
     frozen: Annotated[list[str] | None, typer.Option(help='Beginnings of the names of parameters that stay as they are, such as stem.cells.')] = None,
     reward: Annotated[str, typer.Option(help="Who judges: verifier, the task itself; scored, where partial success counts in part; outcome:DIR, a model that was taught to judge (uitars-nb judge); or MODULE:NAME, a source of your own.")] = 'verifier',
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store, to go on learning from: a batch of 32 decisions beside each step, of all tasks as many; may be given several times.')] = None,
@@ -97,7 +99,7 @@ def reinforce(
     from uitars_nb.train.sft import check_start
     from uitars_nb.train.value import SHARED_LR, value_config
     import uitars_nb.tasks.places   # all of them
-    check_practice(algorithm, batch, samples, differing, curriculum, settings or (), updates=updates, lr=lr)
+    check_practice(algorithm, batch, samples, differing, curriculum, revisit, settings or (), updates=updates, lr=lr)
     judge = named_reward(reward)
     if strategy not in ('ddp', 'fsdp'): raise ValueError(f'there is no strategy {strategy!r} for practice; there are ddp and fsdp')
     check_start(start, frozen or ())
@@ -106,7 +108,7 @@ def reinforce(
     hardware = replace(fitting_hardware(start, out, out / 'value'), devices=devices, strategy=strategy if devices > 1 else 'auto')
     c = with_settings(PPOConfig(algorithm, updates, epochs, lr=lr, fall=fall, muon=muon, shared=shared, frozen=tuple(frozen or ()), seed=seed), settings or ())
     c = with_settings(replace(c, critic_lr=SHARED_LR if c.shared else 2 * c.lr), settings or ())
-    actor = ActorConfig(str(start), names, 'rl', batch, staleness, samples, differing, curriculum, c.seed, browsers=browsers, pages=pages, threads=threads,
+    actor = ActorConfig(str(start), names, 'rl', batch, staleness, samples, differing, curriculum, revisit, c.seed, browsers=browsers, pages=pages, threads=threads,
                         temperature=c.objective.temperature, top_p=c.objective.top_p, max_tokens=max_tokens, dtype=hardware.plays)
     rehearsed = stream_of(out, start, demos, max_tokens, seed) if demos else None
     critic = pretrain_value(start, out / 'value', actor, value_config(c, pretrain), hardware, judge) if pretrain and c.algorithm == 'ppo' else None

@@ -115,7 +115,7 @@ class Collector(IterableDataset):
         size = self.batch // self.groups.samples
         for traj in self.source:
             if traj.stop.is_environment: failures[traj.stop.value] += 1
-            elif hasattr(self.source, 'tell'): self.source.tell(traj.task.name, self._verdict(traj).success)
+            elif hasattr(self.source, 'tell'): self.source.tell(traj.task.name, self._verdict(traj).success, traj.task.seed)
             if group := self.groups.add(traj): self.ready.append(group)
             while len(self._usable(number, left)) >= size:
                 trajs, self.ready = sum(self.ready[:size], []), self.ready[size:]
@@ -152,4 +152,4 @@ class Collector(IterableDataset):
         for o in trajs: writer.append(o)
         writer.flush()
         chances = {k: (round(p, 4), n) for k, (p, n) in getattr(self.source, 'chances', {}).items()}
-        append_jsonl(self.path/'batches.jsonl', number=number, ids=[o.id for o in trajs], rewards=[(float(o.outcome), bool(o.success), o.source) for o in rewards], drawn=getattr(self.source, 'stats', {}).get('drawn', 0), chances=chances, left=left, failures=failures)
+        append_jsonl(self.path/'batches.jsonl', number=number, ids=[o.id for o in trajs], rewards=[(float(o.outcome), bool(o.success), o.source) for o in rewards], drawn=getattr(self.source, 'stats', {}).get('drawn', 0), chances=chances, open=[*getattr(self.source, 'open', ())], left=left, failures=failures)

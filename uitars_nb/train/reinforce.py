@@ -66,7 +66,9 @@ class RolloutFeed(L.LightningDataModule):
         collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, self.oldest, self.start, self.length, c.differing)
         if len(collector.store):   # an earlier start has played, and may have been killed before it wrote its first line
             self.actor.config = replace(c, skip=max(c.skip, collector.drawn) + (2 + c.staleness) * c.batch)
-            self.actor.chances |= (collector.journal or [{}])[-1].get('chances', {})
+            latest = (collector.journal or [{}])[-1]
+            self.actor.chances |= latest.get('chances', {})
+            self.actor.open = latest.get('open', ())
         return DataLoader(collector, batch_size=None)
 
     def teardown(self, stage: str):
@@ -187,7 +189,7 @@ def apart(
     actor: ActorConfig,
 ) -> ActorConfig:
     "The same actor on other instances, with other draws: what a critic has seen of a policy's practice, it does not judge."
-    return replace(actor, run=f'{actor.run}-value', skip=actor.skip + APART, staleness=max(1, actor.staleness), differing=False)
+    return replace(actor, run=f'{actor.run}-value', skip=actor.skip + APART, staleness=max(1, actor.staleness), differing=False, revisit=0.)
 
 def _run(trainer, module, feed, checkpoint=None):
     "Fit; whatever happens, the actor ends."
