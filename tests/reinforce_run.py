@@ -57,10 +57,10 @@ def row_by_row(parts=experience.parts):
     experience.parts = update.parts = lambda exp, rows, tokens: parts(exp, rows, 1)
 
 
-def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', staleness=1, samples=1, minibatches=2, shared=False, **kwargs):
+def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', staleness=1, samples=1, revisit=0., minibatches=2, shared=False, **kwargs):
     "A run in `home`; the policy's directory."
     hardware = Hardware(keep_every=2, accelerator='cpu', devices=devices, strategy=strategy if devices > 1 else 'auto')
-    actor, config = replace(ACTOR, staleness=staleness, samples=samples), PPOConfig(updates=updates, epochs=1, minibatches=minibatches, lr=1e-3, shared=shared, **kwargs)
+    actor, config = replace(ACTOR, staleness=staleness, samples=samples, revisit=revisit), PPOConfig(updates=updates, epochs=1, minibatches=minibatches, lr=1e-3, shared=shared, **kwargs)
     return reinforce(start(home), home/'run', actor, config, hardware=hardware, reward=First() if samples > 1 else Verifier(), callbacks=[Die(die, who)] if die else [], progress=False)
 
 
@@ -70,6 +70,7 @@ if __name__ == '__main__':
     p.add_argument('--who', default='trainer')
     p.add_argument('--algorithm', default='ppo')
     p.add_argument('--strategy', default='ddp')
+    p.add_argument('--revisit', type=float, default=0.)
     p.add_argument('--shared', action='store_true')
     p.add_argument('--uneven', action='store_true', help='the second device makes more passes than the first')
     for o, default in dict(die=0, updates=5, devices=1, staleness=1, samples=1, minibatches=2).items(): p.add_argument(f'--{o}', type=int, default=default)

@@ -155,12 +155,26 @@ def test_groups_are_played_to_the_end(tmp_path):
     for row in accounted(tmp_path/'run', 2): assert len({o.rpartition('-')[0] for o in row['ids']}) == 2
 
 
+def test_what_ended_differently_is_played_again_also_after_a_kill(tmp_path):
+    args = '--staleness', 0, '--samples', 2, '--algorithm', 'grpo', '--revisit', .7, '--updates', 8
+    assert script(tmp_path, '--die', 3, *args).returncode == -9   # of each instance one sample is called a success
+    before = read_jsonl(tmp_path/'run'/'rank-0'/'batches.jsonl')
+    known = {tuple(o) for o in before[-1]['open']}
+    done = script(tmp_path, *args)
+    assert done.returncode == 0, done.stderr[-3000:]
+    journal = accounted(tmp_path/'run', 8)
+    index = Store(tmp_path/'run'/'rank-0'/'store').index()
+    assert 2 <= index.seed.nunique() < len(index) / 2   # an instance has two samples, and some have had their turn again
+    later = {id for o in journal[len(before):] for id in o['ids']}
+    assert known & {*zip(index.task[index.id.isin(later)], index.seed[index.id.isin(later)])}
+
+
 class Mortal(Actor):
     "An actor whose process sends `few` trajectories and dies; it needs none."
     few, lives = 1, 0
     def start(self):
         self.lives, self.process, self.arrived = self.lives + 1, SimpleNamespace(exitcode=-9), queue.SimpleQueue()
-        for o in [('trajectory', None, {}, {})] * self.few + [None]: self.arrived.put(o)
+        for o in [('trajectory', None, {}, {}, ())] * self.few + [None]: self.arrived.put(o)
     def close(self): pass
 
 

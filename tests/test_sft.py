@@ -1,5 +1,6 @@
 "Supervised training: losses against plain sums, the optimiser against PyTorch's own, a run that is killed and goes on to the same bits, several processes, published layouts."
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 import sft_run
 from tiny_models import write_checkpoint
@@ -212,6 +214,24 @@ def test_online_evaluation_sees_the_policy_at_rest(tmp_path):
     sft_run.train(tmp_path/'run', steps=4, online_every=2, evaluate=evaluate)
     assert [o[0] for o in seen] == [False, False] and seen[0][1] != seen[1][1]
     assert read_metrics(tmp_path/'run')['online/success'].dropna().to_dict() == {2: .1, 4: .2}
+
+
+@pytest.mark.skipif(not shutil.which('g++'), reason='compiling for a processor needs a C++ compiler')
+def test_compiled_layers_learn_the_same_and_are_left_as_they_were(tmp_path):
+    made = []
+    async def evaluate(policy):
+        made.append(counters['stats']['unique_graphs'])
+        policy.logps(policy.collate([sft_run.grey(policy, 1, 0).example]))   # another shape, without gradients
+        return dict(graphs=counters['stats']['unique_graphs'] - made[-1])
+    policies = {o: sft_run.small_policy(dropout=0.) for o in (False, True)}
+    for wanted, policy in policies.items():
+        config = SFTConfig(3, 8, seed=1, precision='32-true', compile=wanted, online_every=2)
+        fit(policy, sft_run.sources(policy, 24)[0], tmp_path/str(wanted), config, evaluate=evaluate, progress=False)
+    assert made[0] == 0 and made[1] > 0
+    assert read_metrics(tmp_path/'True')['online/graphs'].dropna().tolist() == [0]   # who plays meanwhile compiles nothing
+    assert all(o._compiled_call_impl is None for o in policies[True].model.modules())
+    plain, compiled = (o.model.state_dict() for o in policies.values())
+    for k in plain: torch.testing.assert_close(plain[k], compiled[k], atol=2e-3, rtol=0)
 
 
 def test_in_half_precision_positions_stay_whole(tmp_path):

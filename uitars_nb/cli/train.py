@@ -173,7 +173,7 @@ def train(
     probe_every: Annotated[int, typer.Option(help='Steps between probes of what it can read by then (40 of each kind); 0: none.', min=0)] = 0,
     play_every: Annotated[int, typer.Option(help='Steps between episodes of the validation split that it plays by then (4 of each task of --suite); 0: none.', min=0)] = 0,
     suite: Annotated[str, typer.Option(help='What it plays then: a suite or a single task.')] = 'miniwob/quick',
-    settings: Annotated[list[str] | None, typer.Option('--set', help='NAME=VALUE of anything else in train.sft.SFTConfig, such as accumulate=2, decay=0 or strategy=ddp.')] = None,
+    settings: Annotated[list[str] | None, typer.Option('--set', help='NAME=VALUE of anything else in train.sft.SFTConfig, such as compile=true, accumulate=2 or strategy=ddp.')] = None,
     max_tokens: Annotated[int, typer.Option(help='Of a reply, as the policy will act: what a prompt leaves free.', min=1)] = REPLY,
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
 ):

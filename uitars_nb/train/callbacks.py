@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 
 import lightning as L
+import torch
 
 from ..model.allocation import give_back
 from ..sandbox.base import run
@@ -143,7 +144,8 @@ class Online(Every):
         if trainer.is_global_zero:
             training = self.policy.model.training
             self.policy.model.eval()
-            try: results = run(self.evaluate(self.policy))
+            try:
+                with torch.compiler.set_stance('force_eager'): results = run(self.evaluate(self.policy))   # compiled layers are compiled for training
             except Exception as e:   # hours of training outlive a browser
                 results = dict(failed=1.)
                 print(f'not evaluated at step {trainer.global_step}: {type(e).__name__}: {e}', file=sys.stderr)

@@ -34,7 +34,7 @@ from ..model.rendering import Example
 from ..model.value import Critic
 from .callbacks import GiveBack
 from .collector import Collector, Exhausted
-from .devices import in_precision, whole_state
+from .devices import compiled, in_precision, whole_state
 from .optim import whole
 from .ppo import PPO, PPOConfig
 from .sft import STRATEGIES, faster_precision
@@ -227,7 +227,8 @@ def reinforce(
     module = PPO(learned, _critic(learned, critic, config.shared) if config.algorithm == 'ppo' else None, config, _reference(policy, config), demos)
     if start < config.updates:
         trainer = rl_trainer(path, hardware, [AfterUpdate(feed, config.updates, hardware.keep_every), *callbacks], progress)
-        try: _run(trainer, module, feed, last if start else None)
+        try:
+            with compiled(*module.networks, wanted=config.compile): _run(trainer, module, feed, last if start else None)
         except Exhausted as e:
             if not module.version: raise   # nothing has been learned
             warnings.warn(f'practice ends after {module.version} of {config.updates} updates: {e}')

@@ -33,7 +33,7 @@ from ..model.policy import Policy, base_of, before
 from ..model.precision import computes_bf16, precision_of
 from ..model.stem import WITHIN
 from .callbacks import GiveBack, Keep, Losses, Online, Speed
-from .devices import in_precision, several, spread, whole_state
+from .devices import compiled, in_precision, several, spread, whole_state
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
 from .optim import MuonAdamW, groups, share_of_peak, whole
@@ -55,6 +55,7 @@ class SFTConfig:
     targets: float = .5             # weight of the loss on places
     looks: float = 1.               # weight of the losses on where pointers and glimpses look
     frozen: tuple[str, ...] = ()    # parameters that stay as they are: beginnings of their names, such as 'stem.cells'
+    compile: bool = False           # the layers (`train.devices.compiled`): faster steps, after a first one of a minute
     precision: str = 'auto'         # 'auto': bf16 autocast where it is faster; else what Lightning calls it, such as 'bf16-true'
     accelerator: str = 'auto'       # 'auto' | 'cpu' | 'gpu'
     devices: int = 1                # on each node
@@ -298,7 +299,7 @@ def fit(
     online = [Online(policy, evaluate, config.online_every)] if evaluate else []
     trainer = make_trainer(config, path, precision, [*callbacks, *online], bool(config.validate_every and validation is not None), progress)
     last = path/'last.ckpt'
-    with warnings.catch_warnings(action='ignore'):
+    with warnings.catch_warnings(action='ignore'), compiled(policy.model, wanted=config.compile):
         trainer.fit(SFT(policy, config, feed.names), feed, ckpt_path=last if last.exists() else None)
     return _finish(trainer, policy, made)
 
