@@ -54,6 +54,8 @@ def test_a_killed_run_learns_from_the_same_batches_again(tmp_path):
     assert last_update(run/'last.ckpt') == 5
     assert [*read_metrics(run).index] == [1, 2, 3, 4, 5]
     assert read_metrics(run).chance.between(0, 1).all()
+    times = read_metrics(run)[['update_seconds', 'wait_seconds', 'train_share']]   # of the update that was made again, those of the first time
+    assert (times > 0).all(None) and (times.train_share < 1).all()
     assert script(tmp_path).returncode == 0      # nothing is left to do
     assert read_jsonl(run/'rank-0'/'batches.jsonl') == journal
 

@@ -282,7 +282,8 @@ def test_refusals(whole, tmp_path):
             'of the validation split': lambda: fit(policy, dict(held=held), tmp_path/'a', progress=False),
             'of the train split': lambda: fit(policy, data, tmp_path/'b', validation=data['play'], progress=False),
             'other parameters': lambda: sft_run.train(whole, steps=13),
-            'no strategy': lambda: sft_run.train(tmp_path/'c', strategy='deepspeed')}.items():
+            'no strategy': lambda: sft_run.train(tmp_path/'c', strategy='deepspeed'),
+            'evaluate what FSDP has trained when it is saved': lambda: sft_run.train(tmp_path/'d', strategy='fsdp', evaluate=print)}.items():
         with pytest.raises(ValueError, match=message): call()
     assert not (tmp_path/'a').exists() and not (tmp_path/'b').exists()
 
