@@ -97,8 +97,8 @@ def page_source(where: Path, policy, questions: int, split: str = 'train') -> di
 def arithmetic_source(count: int, policy, split: str = 'train') -> dict:
     "What makes that many lessons, and what they are made of."
     from functools import partial
-    from uitars_nb.flywheel.arithmetic import PROBLEMS, arithmetic_records
-    return dict(arithmetic=(partial(arithmetic_records, count, policy, split), dict(count=count, split=split, problems=[o.__name__ for o in PROBLEMS])))
+    from uitars_nb.flywheel.arithmetic import OFTEN, PROBLEMS, arithmetic_records
+    return dict(arithmetic=(partial(arithmetic_records, count, policy, split), dict(count=count, split=split, problems={o.__name__: n for o, n in zip(PROBLEMS, OFTEN)})))
 
 def episodes_in(where: Path, split: str = 'train') -> Path:
     "The store of an evaluation's directory, or the directory, which is one. Raises `FileNotFoundError` where there is none."

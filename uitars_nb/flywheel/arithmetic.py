@@ -64,7 +64,7 @@ def an_order(rng: random.Random) -> tuple[str, str]:
     return ' '.join(map(str, some)), f"{' '.join(map(str, some))}; sorted {' '.join(map(str, sorted(some)))}"
 
 PROBLEMS: tuple[Callable[[random.Random], tuple[str, str]], ...] = (a_sum, an_unknown, a_goal, goals, an_order)   # each -> (problem, the same with its solution)
-OFTEN = 3, 3, 1, 1, 1   # facts take many more lessons than what is told by comparing
+OFTEN = 2, 2, 2, 1, 2   # of each kind; a slider that is moved the wrong way and numbers in the wrong order cost as much as a sum that is not known
 
 # %% ../../nbs/60_flywheel/27_arithmetic.ipynb #53d24042
 ASKED = 'Work these out.'
