@@ -19,7 +19,8 @@ from uitars_nb.flywheel.streams import Collate, Stream
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
 from uitars_nb.tasks.base import seeds
-from uitars_nb.train import optim
+from uitars_nb.train import optim, sft
+from uitars_nb.train.callbacks import Progress
 from uitars_nb.train.losses import own_loss, read_loss, target_loss
 from uitars_nb.train.optim import MuonAdamW, groups, orthogonal
 from uitars_nb.train.sft import SFTConfig, batch_losses, fit, read_metrics, run_policy, task_counts, task_metrics
@@ -159,6 +160,25 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
     same = [c for c in a if not c.startswith('speed/')]
     assert len(same) > 8
     np.testing.assert_array_equal(a[same], b[same])
+
+
+def test_the_bar_of_a_resumed_run_begins_where_that_stood(tmp_path, monkeypatch):
+    bars = []
+    class Seen(Progress):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            bar = self.train_progress_bar
+            bars.append((batch_idx, bar.initial, bar.total, bar.desc))
+    monkeypatch.setattr(sft, 'Progress', Seen)
+    class Stop(sft.Keep):
+        def act(self, trainer, module): super().act(trainer, module); raise KeyboardInterrupt
+    policy = sft_run.small_policy()
+    data, config = sft_run.sources(policy, 24)[0], SFTConfig(6, 4, precision='32-true', keep_every=2, accumulate=1)
+    with monkeypatch.context() as once, pytest.raises(BaseException):
+        once.setattr(sft, 'Keep', Stop)
+        fit(policy, data, tmp_path/'run', config)
+    first = len(bars)
+    fit(sft_run.small_policy(), data, tmp_path/'run', config)
+    assert bars[0] == (0, 0, 6, 'Epoch 0') and bars[first] == (2, 2, 6, 'Epoch 0')
 
 
 def test_idle_memory_is_looked_for_after_every_batch(tmp_path, monkeypatch):

@@ -184,9 +184,12 @@ class Policy:
         "The prompt after which the reply begins."
         return rendering.render(self.processor, messages)
 
-    def collate(self, examples: Sequence[Example]) -> dict[str, torch.Tensor]:
+    def collate(self,
+        examples: Sequence[Example],
+        multiple: int = 1,             # rows are padded to a multiple of this
+    ) -> dict[str, torch.Tensor]:
         "A batch of decisions, on the CPU."
-        return rendering.collate(self.processor, examples)
+        return rendering.collate(self.processor, examples, multiple)
 
     def inputs(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         "What the model takes of a batch, on its device."

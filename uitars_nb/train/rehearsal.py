@@ -13,6 +13,7 @@ from lightning.fabric.utilities import move_data_to_device
 
 from ..flywheel.records import check_split
 from ..flywheel.streams import Batches, Collate, Stream
+from ..model.allocation import grain
 from ..model.policy import Policy
 from .sft import SFTConfig, weighted_loss
 
@@ -23,7 +24,7 @@ def lessons(
 ) -> Batches:
     "What a policy rehearses, in batches. Raises `ValueError` for held-out seeds."
     check_split(stream.facts, 'train')
-    return Batches(stream, Collate(policy.processor, tuple(sorted(stream.facts.names))))
+    return Batches(stream, Collate(policy.processor, tuple(sorted(stream.facts.names)), grain()))
 
 REHEARSED = SFTConfig(reads=0.)   # what stands in each cell of a screen is not asked again
 

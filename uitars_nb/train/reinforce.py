@@ -15,7 +15,6 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
@@ -32,7 +31,7 @@ from ..model.policy import Policy
 from ..model.precision import precision_of
 from ..model.rendering import Example
 from ..model.value import Critic
-from .callbacks import GiveBack
+from .callbacks import GiveBack, Progress
 from .collector import Collector, Exhausted
 from .devices import compiled, in_precision, whole_state
 from .optim import whole
@@ -142,7 +141,7 @@ def rl_trainer(
     "Lightning's trainer for batches of rollouts."
     keep_memory()
     h = hardware
-    bar = [TQDMProgressBar(leave=True)] if progress else []
+    bar = [Progress(leave=True)] if progress else []
     return L.Trainer(
         max_epochs=1, accelerator=h.accelerator, devices=h.devices, num_nodes=h.nodes, strategy=STRATEGIES[h.strategy](h), **in_precision(h.precision),
         logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=1), TensorBoardLogger(path, name='tensorboard', version='')], callbacks=[GiveBack(), *callbacks, *bar],

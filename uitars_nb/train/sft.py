@@ -19,20 +19,19 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 from ..core.runs import Run, check_numbers, read_json
 from ..flywheel.records import Source, check_split
 from ..flywheel.streams import Stream
-from ..model.allocation import keep_memory
+from ..model.allocation import grain, keep_memory
 from ..model.checkpoints import blank_model, locate
 from ..model.pointing import pointing_loss
 from ..model.policy import Policy, base_of, before
 from ..model.precision import computes_bf16, precision_of
 from ..model.stem import WITHIN
-from .callbacks import GiveBack, Keep, Losses, Online, Speed
+from .callbacks import GiveBack, Keep, Losses, Online, Progress, Speed
 from .devices import compiled, in_precision, several, spread, whole_state
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
@@ -266,7 +265,7 @@ def make_trainer(
     c, log_every = config, min(config.log_every, config.steps)   # a short run logs too
     keep_memory()
     if c.strategy not in STRATEGIES: raise ValueError(f'no strategy {c.strategy!r}; there are {", ".join(STRATEGIES)}')
-    bar = [TQDMProgressBar(leave=True)] if progress else []
+    bar = [Progress(leave=True)] if progress else []
     return L.Trainer(
         max_steps=c.steps, max_epochs=-1, accelerator=c.accelerator, devices=c.devices, num_nodes=c.nodes,
         strategy=STRATEGIES[c.strategy](c), **in_precision(precision), accumulate_grad_batches=c.accumulate,
@@ -291,7 +290,7 @@ def fit(
     path, stream = Path(path), Stream(sources, weights, config.batch, config.seed)
     check_split(stream.facts, 'train')
     if validation is not None: check_split(validation.facts, 'validation')
-    feed = Feed(stream, policy.processor, config.accumulate, config.workers, validation, multiple=8 if torch.cuda.is_available() else 1)
+    feed = Feed(stream, policy.processor, config.accumulate, config.workers, validation, multiple=grain())
     known = read_json(path/'config.json', {}).get('versions', {})
     precision = known.get('precision') or choose_precision(policy, config, feed)
     parameters = dict(asdict(config), records=stream.first.tolist(), weights=dict(weights or {}), policy=policy.name, start=policy.weights)
