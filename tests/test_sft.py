@@ -170,10 +170,10 @@ def test_the_bar_of_a_resumed_run_begins_where_that_stood(tmp_path, monkeypatch)
             bars.append((batch_idx, bar.initial, bar.total, bar.desc))
     monkeypatch.setattr(sft, 'Progress', Seen)
     class Stop(sft.Keep):
-        def act(self, trainer, module): super().act(trainer, module); raise KeyboardInterrupt
+        def act(self, trainer, module): super().act(trainer, module); raise RuntimeError('killed')
     policy = sft_run.small_policy()
     data, config = sft_run.sources(policy, 24)[0], SFTConfig(6, 4, precision='32-true', keep_every=2, accumulate=1)
-    with monkeypatch.context() as once, pytest.raises(BaseException):
+    with monkeypatch.context() as once, pytest.raises(RuntimeError, match='killed'):
         once.setattr(sft, 'Keep', Stop)
         fit(policy, data, tmp_path/'run', config)
     first = len(bars)
