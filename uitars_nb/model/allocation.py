@@ -16,10 +16,10 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4   # of glibc's malloc.h
 
 @lru_cache
 def keep_memory() -> bool:
-    "Keep what tensors give back for the next ones, in this process and from now on; whether that is so. Not beside a GPU, not without glibc, and not where the environment says how memory is managed (`MALLOC_...`, `GLIBC_TUNABLES`)."
+    "Keep what tensors give back for the next ones, in this process and from now on; whether that is so. Not beside a GPU, not without glibc, not behind jemalloc, and not where the environment says how memory is managed (`MALLOC_...`, `GLIBC_TUNABLES`)."
     told = any(o == 'GLIBC_TUNABLES' or o.startswith('MALLOC_') for o in os.environ)
     libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
-    if told or torch.cuda.is_available() or not hasattr(libc, 'mallopt'): return False
+    if told or torch.cuda.is_available() or not hasattr(libc, 'mallopt') or hasattr(libc, 'mallctl'): return False
     return bool(libc.mallopt(M_MMAP_MAX, 0)) and bool(libc.mallopt(M_TRIM_THRESHOLD, 2 ** 31 - 1))
 
 # %% ../../nbs/30_model/04_allocation.ipynb #b2a842f4
