@@ -82,18 +82,17 @@ LINES = 8   # problems that are put together
 
 async def reckoning(
     policy: Policy,
-    n: int = 200,               # problems of each kind; as many as fill lessons of `LINES`
+    n: int = 200,               # problems of each kind
     split: str = 'validation',  # or 'test'
     **kwargs,                   # of `replies`
 ) -> dict[str, tuple[int, int]]:
-    "Problems solved and problems, by kind, as `probe_table` takes them."
-    known = {}
-    for problem in PROBLEMS:
-        name = problem.__name__
-        asked, right = zip(*(lesson(random.Random(seed), [problem] * LINES) for seed in seeds(split, -(-n // LINES), f'probe/{name}')))
-        said = await replies(policy, [[dict(type='text', text=o)] for o in asked], **dict(max_tokens=24 * LINES) | kwargs)
-        known[name] = sum(a == b for mine, theirs in zip(said, right) for a, b in zip(mine.split('\n'), theirs.split('\n'))), LINES * len(asked)
-    return known
+    "Problems solved and problems, by kind, as `probe_table` takes them. A problem is solved where its line stands in the reply, in whatever place."
+    kinds = random.Random(n).sample([o for o in PROBLEMS for _ in range(n)], n * len(PROBLEMS))   # mixed, as in the lessons
+    kinds = [kinds[i:i + LINES] for i in range(0, len(kinds), LINES)]
+    asked, right = zip(*(lesson(random.Random(seed), some) for seed, some in zip(seeds(split, len(kinds), 'probe/arithmetic'), kinds)))
+    said = await replies(policy, [[dict(type='text', text=o)] for o in asked], **dict(max_tokens=64 * LINES) | kwargs)
+    solved = [(kind.__name__, line in mine.split('\n')) for mine, lines, some in zip(said, right, kinds) for kind, line in zip(some, lines.split('\n'))]
+    return {o.__name__: (sum(won for name, won in solved if name == o.__name__), n) for o in PROBLEMS}
 
 # %% ../../nbs/80_evaluation/15_probing.ipynb #19ae20c2
 async def play_policy(

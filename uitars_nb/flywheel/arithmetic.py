@@ -80,11 +80,11 @@ def lesson(
 def arithmetic_record(
     seed: int,
     policy: Policy,   # whose tokens they are
-    n: int = 8,       # problems
+    most: int = 8,    # problems
 ) -> Record:
-    "A lesson of its own: `n` problems of all kinds, and their solutions; no screen."
+    "A lesson of its own: one problem or several, of all kinds, and their solutions; no screen."
     rng = random.Random(seed)
-    asked, said = lesson(rng, rng.choices(PROBLEMS, OFTEN, k=n))
+    asked, said = lesson(rng, rng.choices(PROBLEMS, OFTEN, k=rng.randint(1, most)))
     prompt = policy.render([dict(role='user', content=[dict(type='text', text=asked)])])
     return Record(Example(prompt, np.append(policy.encode(said), policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'arithmetic', seed)
 
