@@ -178,7 +178,7 @@ def test_the_bar_of_a_resumed_run_begins_where_that_stood(tmp_path, monkeypatch)
         fit(policy, data, tmp_path/'run', config)
     first = len(bars)
     fit(sft_run.small_policy(), data, tmp_path/'run', config)
-    assert bars[0] == (0, 0, 6, 'Epoch 0') and bars[first] == (2, 2, 6, 'Epoch 0')
+    assert bars[0] == (0, 0, 6, 'Epoch 0: ') and bars[first] == (2, 2, 6, 'Epoch 0: ')
 
 
 def test_idle_memory_is_looked_for_after_every_batch(tmp_path, monkeypatch):
