@@ -513,6 +513,7 @@ async def test_a_reset_after_a_mess_leaves_nothing(jailed, deed):
     for attempt in range(3):
         try: await session.reset(); break
         except EnvironmentFailure: await jail.ask('kill', pid=-1, signal=9, group=False)   # what a pool does by a new jail
+    else: pytest.fail('no reset in three attempts')
     assert [*await jail.listing()] == [*before]
     await session.launch('terminal')
     await session.reset()

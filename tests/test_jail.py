@@ -183,3 +183,16 @@ async def test_orphans_and_abandoned_programs():
             await asyncio.sleep(.05)
             if not jail.processes: break
         assert not jail.processes and (await output(jail, 'pgrep sleep; echo none')).endswith('none\n')
+
+
+@pytest.mark.parametrize('deed', [':(){ :|:& };:', 'while :; do sleep 9 & done'])
+async def test_a_sweep_ends_what_starts_programs_without_end(deed):
+    async with Jail(JailConfig(Limits(processes=100))) as jail:
+        kept = await jail.spawn(['sleep', '99'])
+        for attempt in range(5):
+            await jail.spawn(['bash', '-c', deed])
+            await asyncio.sleep(.1)
+            await jail.ask('sweep', keep=[kept.pid])
+            _, said = await jail.run(['sh', '-c', 'grep -h ^Name /proc/[0-9]*/status'])
+            assert not {b'bash'} & {*said.split()} and said.count(b'sleep') == 1
+        assert kept.code is None

@@ -182,7 +182,7 @@ class InJail:
 
     async def _sweep(self, furniture: bool = False):
         keep = {p.pid for p, _ in self.watched if not furniture} | ({*self.jail.processes} - self.mine)
-        await self.jail.run(['sh', '-c', programs.SWEEP, 'sh', ' '.join(map(str, keep))], cwd='/')
+        await self.jail.ask('sweep', keep=[*keep])
 
     async def close(self) -> None:
         "End what this desktop has started, and take its display away; the jail stays."
