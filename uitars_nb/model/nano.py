@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, ProcessorMixin, Qwen3Config
 from transformers.feature_extraction_utils import BatchFeature
@@ -118,8 +118,8 @@ def rows_of(
     counts: Sequence[int],    # of each row; N together
 ) -> torch.Tensor:
     "(B, K, F): row by row, zeros behind the shorter ones."
-    if len({*counts}) == 1: return x.unflatten(0, (len(counts), -1))   # padding goes back over all rows for each of them
-    return pad_sequence(x.split(counts), batch_first=True)
+    if len({*counts}) == 1: return x.unflatten(0, (len(counts), -1))
+    return torch.stack([F.pad(o, (0, 0, 0, max(counts) - len(o))) for o in x.split(counts)])   # the gradient of pad_sequence copies all rows for each of them
 
 # %% ../../nbs/30_model/10_nano.ipynb #9fbaa63c
 @dataclass

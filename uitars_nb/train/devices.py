@@ -22,6 +22,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ..model.stem import Stem
+
 # %% ../../nbs/70_train/06_devices.ipynb #7bcd26da
 class HalfParameters(HalfPrecision):
     "Parameters in half precision; buffers as the model keeps them."
@@ -43,8 +45,9 @@ def compiled(
     *models: nn.Module,
     wanted: bool = True,   # else nothing is done
 ):
-    "The layers of models as `torch.compile` makes them, inside the block. On a processor that needs a C++ compiler."
-    layers = [o for model in models for o in model.modules() if isinstance(o, GradientCheckpointingLayer)] if wanted else []
+    "The layers of models, and stems that learn, as `torch.compile` makes them, inside the block. On a processor that needs a C++ compiler."
+    parts = [o for model in models for o in model.modules()] if wanted else []
+    layers = [o for o in parts if isinstance(o, GradientCheckpointingLayer)] + [o.cells for o in parts if isinstance(o, Stem) and next(o.cells.parameters()).requires_grad]
     for o in layers: o.compile(dynamic=True)
     try: yield
     finally:

@@ -297,9 +297,9 @@ def fit(
     made = Run(path, parameters, dict(precision=precision))
     online = [Online(policy, evaluate, config.online_every)] if evaluate else []
     trainer = make_trainer(config, path, precision, [*callbacks, *online], bool(config.validate_every and validation is not None), progress)
-    last = path/'last.ckpt'
+    last, module = path/'last.ckpt', SFT(policy, config, feed.names)
     with warnings.catch_warnings(action='ignore'), compiled(policy.model, wanted=config.compile):
-        trainer.fit(SFT(policy, config, feed.names), feed, ckpt_path=last if last.exists() else None)
+        trainer.fit(module, feed, ckpt_path=last if last.exists() else None)
     return _finish(trainer, policy, made)
 
 def _finish(trainer, policy, made):
