@@ -69,20 +69,25 @@ class Curriculum:
 
     def tell(self,
         task: str,
-        success: bool,
+        success: bool | None,      # None: the environment broke it for good
         seed: int | None = None,   # of its instance, which cannot be revisited without
     ):
         "An episode has ended. One of an instance that is revisited says nothing of the chance in a fresh one."
-        if (task, seed) not in self.back: self._reckon(task, success)
+        if success is not None and (task, seed) not in self.back: self._reckon(task, success)
         if self.revisit and seed is not None: self._note((task, seed), success)
 
     def _note(self, key, success):
         told = self.told.setdefault(key, [])
-        told.append(bool(success))
+        told.append(success)
         if len(told) < self.samples: return
         del self.told[key]
         self.back.discard(key)
-        if len({*told}) > 1: self.open.append(key)
+        if {True, False} <= {*told}: self.open.append(key)
+
+    @property
+    def unsettled(self) -> list[tuple[str, int]]:
+        "Task and seed of the open instances, and of those that are played once more right now."
+        return [*self.open, *self.back]
 
     def _reckon(self, task, success):
         self.heard[task] += 1
@@ -90,7 +95,7 @@ class Curriculum:
 
     def state_dict(self) -> dict:
         "What `load_state_dict` takes."
-        return dict(chance=dict(self.chance), drawn=dict(self.drawn), heard=dict(self.heard), open=[*self.open], revisits=self.revisits)
+        return dict(chance=dict(self.chance), drawn=dict(self.drawn), heard=dict(self.heard), open=self.unsettled, revisits=self.revisits)
 
     def load_state_dict(self, state: Mapping):
         "Go on where another left off."

@@ -104,11 +104,13 @@ async def _stream(conn, config, engine, pool, agent):
     course, allowance = Curriculum(config.tasks, config.curriculum, config.seed, config.samples, revisit=config.revisit), Allowance(config.batch // config.samples, config.staleness, config.version, config.version * config.batch // config.samples)
     course.load_state_dict(dict(chance={k: p for k, (p, _) in config.chances}, heard={k: n for k, (_, n) in config.chances}, drawn={}, open=config.open))
     for name in course.drawn: course.drawn[name] = config.skip
-    stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks))
+    stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks), lambda spec: course.tell(spec.name, None, spec.seed))
     orders = asyncio.ensure_future(_obey(conn, engine, allowance, course))
     async def out():
         async for traj in stream:
-            await asyncio.to_thread(conn.send, ('trajectory', traj, dict(engine.stats(), drawn=max(course.drawn.values()), chance=course.mean, wall=time.monotonic()), {k: (p, course.heard[k]) for k, p in course.chance.items()}, (*course.open,)))
+            drawn = max(course.drawn.values()) + course.revisits   # of each task no further instance has begun, and of all together no further group than as many times the tasks
+            facts = dict(engine.stats(), drawn=drawn, chance=course.mean, wall=time.monotonic())
+            await asyncio.to_thread(conn.send, ('trajectory', traj, facts, {k: (p, course.heard[k]) for k, p in course.chance.items()}, (*course.unsettled,)))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)
     for o in rest: o.cancel()

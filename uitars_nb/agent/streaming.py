@@ -98,9 +98,10 @@ class StreamingRollout:
         limits: Limits = Limits(),
         watch: Watch | None = None,
         group: int = 0,                 # number of the first instance
+        lose: Callable[[TaskSpec], None] = lambda spec: None,   # hears of a sample that is given up
     ):
         self.pool, self.draw, self.make_agent, self.run, self.allowance = pool, draw, make_agent, run, allowance
-        self.samples, self.retries, self.limits, self.watch = samples, retries, limits, watch or Watch()
+        self.samples, self.retries, self.limits, self.watch, self.lose = samples, retries, limits, watch or Watch(), lose
         self.groups, self.jobs, self.given_up = itertools.count(group), deque(), Counter()   # samples given up, by group
 
     @property
@@ -131,6 +132,7 @@ class StreamingRollout:
         if not traj.stop.is_environment: return
         if job.attempt < self.retries: return self.jobs.append(replace(job, attempt=job.attempt + 1))
         self.given_up[job.group] += 1
+        self.lose(job.spec)
         if self.given_up[job.group] == self.samples: self.allowance.give_back()
 
     async def worker(self, out: asyncio.Queue):
