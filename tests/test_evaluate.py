@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from uitars_nb.agent.loop import Limits
+from uitars_nb.cli.train import apart
+from uitars_nb.core.runs import read_json, write_json
 from uitars_nb.core.types import Action, Observation, StopReason
 from uitars_nb.evaluation.evaluate import Recipe, by_task, compare_results, evaluate, read_result
 from uitars_nb.evaluation.statistics import pass_at_k
@@ -164,6 +166,18 @@ async def test_an_expert_takes_over(monkeypatch, tmp_path):
     helped, alone = (read_result(tmp_path/o)[1] for o in ('helped', 'alone'))
     assert helped.success.all() and {*helped.n_steps} == {2, 3, 4} and not alone.success.any()
     with pytest.raises(ValueError, match='lead'): await play(replace(recipe, lead=2), tmp_path/'helped')
+    for a, b in (('helped', 'alone'), ('alone', 'helped')):
+        with pytest.raises(ValueError, match='measure nobody'): compare_results(tmp_path/a, tmp_path/b)
+    with pytest.raises(ValueError, match='without --expert'): apart(dict(demos=None), None, .5, tmp_path/'helped')
+
+
+async def test_an_evaluation_of_before_a_field_goes_on(parity, tmp_path):
+    await play(RECIPE, tmp_path/'a')
+    config = read_json(tmp_path/'a'/'config.json')
+    del config['parameters']['lead'], config['parameters']['limits']['tokens']
+    write_json(tmp_path/'a'/'config.json', config)
+    await play(RECIPE, tmp_path/'a')
+    with pytest.raises(ValueError, match='lead: 4 there, 2 now'): await play(replace(RECIPE, lead=2), tmp_path/'a')
 
 
 @pytest.mark.parametrize('help, error', [(dict(), 'no measurement'), (dict(split='train', expert='somebody'), 'oracle, demonstrator'), (dict(split='train', lead=0), 'at least')])

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['PACKAGES', 'KINDS_OF_NUMBER', 'write_atomic', 'write_json', 'read_json', 'versions', 'append_jsonl', 'read_jsonl',
-           'check_numbers', 'Run']
+           'check_numbers', 'defaults', 'Run']
 
 # %% ../../nbs/00_core/15_runs.ipynb #848bdd91
 import importlib.metadata, json, os, platform
 from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,16 +96,24 @@ def check_numbers(
     if wrong: raise ValueError('; '.join(wrong))
 
 # %% ../../nbs/00_core/15_runs.ipynb #3508433d
+def defaults(
+    cls: type,   # a dataclass
+) -> dict[str, Any]:
+    "Field -> default, of the fields that have one."
+    known = {f.name: f.default if f.default is not MISSING else f.default_factory() for f in fields(cls) if (f.default, f.default_factory) != (MISSING, MISSING)}
+    return {k: asdict(v) if is_dataclass(v) else v for k, v in known.items()}
+
 class Run:
     "A run's directory: `config.json`, `metrics.jsonl`, `summary.json`. Raises `ValueError` where it holds a run with other parameters."
     def __init__(self,
         path: str | Path,
         parameters: Mapping,         # JSON-able; what makes this run the same run
         env: Mapping = {},           # versions and the like, noted and not compared
+        usual: Mapping = {},         # what a parameter was as long as runs did not note it (`defaults`)
     ):
         self.path = Path(path)
-        parameters, old = json.loads(json.dumps(parameters)), read_json(self.path/'config.json')
-        if old and (changed := _differences(old['parameters'], parameters)):
+        parameters, usual, old = json.loads(json.dumps(parameters)), json.loads(json.dumps(usual)), read_json(self.path/'config.json')
+        if old and (changed := _differences(old['parameters'], parameters, usual)):
             raise ValueError(f'{self.path} holds a run with other parameters ({changed}): give another directory, or delete it')
         if not old: write_json(self.path/'config.json', dict(parameters=parameters, versions=versions() | dict(env)))
         self.resumed = bool(old)
@@ -123,11 +132,11 @@ class Run:
 
     def __repr__(self): return f'Run({self.path.name}, {"resumed" if self.resumed else "new"})'
 
-def _differences(old, new, within=''):
+def _differences(old, new, usual, within=''):
     said = []
     for k in sorted({*old, *new}):
-        a, b = old.get(k), new.get(k)
-        if isinstance(a, dict) and isinstance(b, dict): said += [_differences(a, b, f'{within}{k}.')]
+        a, b = old.get(k, usual.get(k)), new.get(k)
+        if isinstance(a, dict) and isinstance(b, dict): said += [_differences(a, b, usual.get(k, {}), f'{within}{k}.')]
         elif not _same(a, b): said += [f'{within}{k}: {a!r} there, {b!r} now']
     return ', '.join(o for o in said if o)
 

@@ -20,7 +20,7 @@ from ..agent.loop import Limits
 from ..agent.memory import REPLY
 from ..agent.policy_agent import SUMMARIES
 from ..agent.rollout import Pool, Rollout, play
-from ..core.runs import Run, read_json, write_atomic
+from ..core.runs import Run, defaults, read_json, write_atomic
 from ..core.store import Store
 from ..core.types import StopReason, TaskSpec
 from ..model.dialects import get_dialect
@@ -113,7 +113,7 @@ async def evaluate(
     async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect, recipe.context) as agent:
         if not script(recipe.policy): agent = agent.remembering(recipe.images, recipe.summaries)
         acts = {} if script(recipe.policy) else dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)))
-        run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)), env)
+        run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)), env, defaults(Recipe))
         store = Store(run.path / 'store')
         player = Intervention(agent, script(recipe.expert), recipe.lead) if recipe.expert else agent
         rollout = Rollout(pool, specs, player, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
@@ -171,8 +171,9 @@ def check_paired(
     path: str | Path,     # the directory of a run
     parameters: Mapping,  # of another, or of one that is to be played
 ):
-    "Raises `FileNotFoundError` where no evaluation was left, and `ValueError` where it was not of the same instances, within the same limits, on the screens of the same Chromium and fonts."
+    "Raises `FileNotFoundError` where no evaluation was left, and `ValueError` where it was not of the same instances, within the same limits, on the screens of the same Chromium and fonts, or where an expert took episodes over."
     there = read_result(path)[0]['parameters']
+    if helped := there.get('expert') or parameters.get('expert'): raise ValueError(f'episodes that an expert ({helped}) takes over measure nobody, and cannot be compared')
     if read_json(Path(path)/'summary.json') is None: raise ValueError(f'{path} was not played to its end, and what is there is of its first tasks: run its command again')
     differ = [f'{k} ({there[k]}, not {parameters[k]})' for k in PAIRED if k in there and k in parameters and there[k] != parameters[k]]
     if differ: raise ValueError(f'{path} cannot be compared with, its episodes are others: it differs in {", ".join(differ)}; play it again as the other one')

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
-from ..core.runs import Run, check_numbers, read_json
+from ..core.runs import Run, check_numbers, defaults, read_json
 from ..flywheel.records import Source, check_split
 from ..flywheel.streams import Stream
 from ..model.allocation import grain, keep_memory
@@ -294,7 +294,7 @@ def fit(
     known = read_json(path/'config.json', {}).get('versions', {})
     precision = known.get('precision') or choose_precision(policy, config, feed)
     parameters = dict(asdict(config), records=stream.first.tolist(), weights=dict(weights or {}), policy=policy.name, start=policy.weights)
-    made = Run(path, parameters, dict(precision=precision))
+    made = Run(path, parameters, dict(precision=precision), defaults(SFTConfig))
     online = [Online(policy, evaluate, config.online_every)] if evaluate else []
     trainer = make_trainer(config, path, precision, [*callbacks, *online], bool(config.validate_every and validation is not None), progress)
     last, module = path/'last.ckpt', SFT(policy, config, feed.names)
