@@ -13,11 +13,20 @@ from uitars_nb.core.store import Store
 from uitars_nb.core.types import Completion, StopReason
 from uitars_nb.flywheel.outcome_model import FILE, QUESTION, OutcomeModel, asked, choose_threshold, detection, judging, outcome_records, p_done
 from uitars_nb.flywheel.rewards import named_reward
+from uitars_nb.model.policy import Policy
 from uitars_nb.tasks.base import seeds
+from uitars_nb.train.reinforce import _named
 
 
 @pytest.fixture(scope='module')
 def policy(): return small_policy()
+
+
+def test_a_run_knows_its_judge_again(policy, tmp_path):
+    policy.save(tmp_path/'judge')
+    (tmp_path/'judge'/FILE).write_text(json.dumps(dict(threshold=.4, images=2)))
+    notes = {_named(OutcomeModel.load(tmp_path/'judge')) for _ in range(2)}
+    assert len(notes) == 1 and ' at 0x' not in (note := notes.pop()) and '0.4' in note and Policy.from_pretrained(tmp_path/'judge').weights in note
 
 
 def verdict(traj, success): return replace(traj, success=success, reward=float(success), info=dict(verdict=dict(said=str(success))))

@@ -162,7 +162,8 @@ def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
     np.testing.assert_array_equal(a[same], b[same])
 
 
-def test_the_bar_of_a_resumed_run_begins_where_that_stood(tmp_path, monkeypatch):
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_the_bar_of_a_resumed_run_begins_where_that_stood(accumulate, tmp_path, monkeypatch):
     bars = []
     class Seen(Progress):
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
@@ -172,13 +173,14 @@ def test_the_bar_of_a_resumed_run_begins_where_that_stood(tmp_path, monkeypatch)
     class Stop(sft.Keep):
         def act(self, trainer, module): super().act(trainer, module); raise RuntimeError('killed')
     policy = sft_run.small_policy()
-    data, config = sft_run.sources(policy, 24)[0], SFTConfig(6, 4, precision='32-true', keep_every=2, accumulate=1)
+    data, config = sft_run.sources(policy, 24)[0], SFTConfig(6, 4, precision='32-true', keep_every=2, accumulate=accumulate)
     with monkeypatch.context() as once, pytest.raises(RuntimeError, match='killed'):
         once.setattr(sft, 'Keep', Stop)
         fit(policy, data, tmp_path/'run', config)
     first = len(bars)
     fit(sft_run.small_policy(), data, tmp_path/'run', config)
-    assert bars[0] == (0, 0, 6, 'Epoch 0: ') and bars[first] == (2, 2, 6, 'Epoch 0: ')
+    done, whole = 2 * accumulate, 6 * accumulate
+    assert bars[0] == (0, 0, whole, 'Epoch 0: ') and bars[first] == (done, done, whole, 'Epoch 0: ')
 
 
 def test_idle_memory_is_looked_for_after_every_batch(tmp_path, monkeypatch):

@@ -111,10 +111,12 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     from functools import partial
     from uitars_nb.agent.memory import Memory
     from uitars_nb.agent.policy_agent import count_tokens, remembers
+    from uitars_nb.core.runs import read_json
     from uitars_nb.core.store import Store
     from uitars_nb.flywheel.datasets import read_records
     store = Store(where := episodes_in(where, split))
-    config, wanted = remembers(policy.model.config.model_type, policy.context), {} if failures else dict(success=True)
+    taken = read_json(where.parent / 'config.json', {}).get('parameters', {}).get('expert')   # over from a policy, whose own failures are no lesson
+    config, wanted = remembers(policy.model.config.model_type, policy.context), {} if failures and not taken else dict(success=True)
     about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config), reply=reply)
     return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, reply, **wanted), about
 
@@ -157,14 +159,14 @@ def train(
     start: Annotated[str, typer.Option(help="A checkpoint's directory, or 'new'.")] = 'new',
     pages: Annotated[Path | None, typer.Option(help='Shards of labelled pages.')] = None,
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store; may be given several times.')] = None,
-    arithmetic: Annotated[int, typer.Option(help='Lessons of arithmetic to learn from too: eight sums, comparisons or orders each, in text alone.', min=0)] = 0,
+    arithmetic: Annotated[int, typer.Option(help='Lessons of arithmetic to learn from too: one to eight sums, comparisons or orders each, in text alone.', min=0)] = 0,
     outcomes: Annotated[list[Path] | None, typer.Option(help='Episodes, good and bad, whose verdicts are to be learned: a run or a store; may be given several times.')] = None,
     share: Annotated[float, typer.Option(help='Share of demonstrations where there are pages, lessons of arithmetic or verdicts too, which have equal parts of the rest.', min=0, max=1)] = .85,
     steps: Annotated[int, typer.Option(help='Optimiser steps.', min=1)] = 1000,
     batch: Annotated[int, typer.Option(help='Records of a step.', min=1)] = 32,
     lr: Annotated[float, typer.Option(help='Peak learning rate.')] = 2e-3,
     questions: Annotated[int, typer.Option(help='Questions of a page.', min=1)] = 24,
-    failures: Annotated[bool, typer.Option(help='Imitate demonstrations that failed too.')] = False,
+    failures: Annotated[bool, typer.Option(help='Imitate demonstrations that failed too; not of episodes that were taken over, most of which failed before.')] = False,
     frozen: Annotated[list[str] | None, typer.Option(help="Beginnings of the names of parameters that stay as they are, such as stem.cells.")] = None,
     balance: Annotated[float, typer.Option(help='0: as many lessons of a task as it has records; 1: as many of each task.', min=0, max=1)] = 0.,
     measured: Annotated[Path | None, typer.Option(help='An evaluation; what fails there is taught more.')] = None,
@@ -233,6 +235,7 @@ def apart(
     from uitars_nb.flywheel.records import by_task, task_weights
     if measured and not (measured / 'by_task.csv').exists(): raise FileNotFoundError(f'{measured} holds no by_task.csv: measure a policy with uitars-nb eval --split validation --out {measured}')
     if measured and read_json(measured / 'config.json', {}).get('parameters', {}).get('split') == 'test': raise ValueError(f'{measured} was measured on the test split, which may not decide what is taught: measure with --split validation')
+    if measured and read_json(measured / 'config.json', {}).get('parameters', {}).get('expert'): raise ValueError(f'{measured} is of episodes that an expert took over, and measures nobody: measure without --expert')
     success = pd.read_csv(measured / 'by_task.csv', index_col='task').success.dropna().to_dict() if measured else None
     parts, others = by_task(sources['demos']), {k: o for k, o in sources.items() if k != 'demos'}
     shares = task_weights({k: len(o) for k, o in parts.items()}, balance, success)

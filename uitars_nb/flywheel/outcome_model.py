@@ -143,6 +143,8 @@ class OutcomeModel:
     memory: Memory
     threshold: float = .5
 
+    def __repr__(self): return f'OutcomeModel({self.policy.weights}, {self.memory.config.images} images, threshold {self.threshold:g})'   # a run notes it: the same in every process
+
     async def __call__(self, traj: Trajectory) -> Reward:
         "Whether it thinks that the task was done. Raises `ValueError` for an environment failure."
         score = float((await asyncio.to_thread(p_done, self.policy, [traj], self.memory))[0])

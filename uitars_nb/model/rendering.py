@@ -152,10 +152,11 @@ def collate(
 def collate_samples(
     processor,
     bundles: Sequence[Sequence[Example]],   # of each row: replies to one prompt
+    multiple: int = 1,                      # the width is a multiple of this
 ) -> dict[str, torch.Tensor]:
     "As `collate`, with one row for all replies to a prompt: each has the prompt's last token before it, at that token's position, and sees the prompt and itself. For models with one position a token whose attention takes a mask (B, 1, T, T) of bool."
     rows = [_bundled(o) for o in bundles]
-    ids, at, own, reply = (pad_rows(o, gap) for o, gap in zip(zip(*rows), (processor.tokenizer.pad_token_id, 0, False, -1)))
+    ids, at, own, reply = (pad_rows(o, gap, multiple) for o, gap in zip(zip(*rows), (processor.tokenizer.pad_token_id, 0, False, -1)))
     sees = (reply[:, :, None] == reply[:, None]) | (reply[:, None] == 0)
     return dict(input_ids=ids, attention_mask=sees.tril()[:, None], position_ids=at, own=own) | image_inputs(processor, [im for o in bundles for im in o[0].prompt.images])
 

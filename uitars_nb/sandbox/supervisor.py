@@ -122,7 +122,7 @@ PATIENCE = 20.   # seconds for all programs to end in
 def states(
     proc: str = '/proc',
 ) -> dict[int, str]:
-    "Process id -> the letter that the kernel has for what it does ('T': it is stopped), of all that have not ended."
+    "Process id -> the letter that the kernel has for what it does ('T': it is stopped, 'D': it waits and hears nothing but a kill), of all that have not ended."
     found = {}
     for pid in filter(str.isdigit, os.listdir(proc)):
         try:
@@ -146,7 +146,7 @@ def sweep(
     before, due = set(), time.monotonic() + PATIENCE
     while found := {pid: state for pid, state in states().items() if pid not in keep}:
         if time.monotonic() > due: raise TimeoutError(errno.ETIMEDOUT, f'{len(found)} programs did not end')
-        still = set(found) <= before and set(found.values()) <= {'T'} or time.monotonic() > due - PATIENCE / 2   # some wait for a disk, and cannot be stopped
+        still = set(found) <= before and set(found.values()) <= set('TtD')   # who waits for a stopped child to exec (D) cannot stop
         send(found, signal.SIGKILL if still else signal.SIGSTOP)
         before = set(found)
         time.sleep(.002)

@@ -65,13 +65,19 @@ class GiveBack(L.Callback):
 
 # %% ../../nbs/70_train/08_callbacks.ipynb #297619b8
 class Progress(TQDMProgressBar):
-    "A bar that in a resumed run begins where the run stood, and knows where it ends."
+    "A bar of batches that in a resumed run begins where the run stood, and knows where it ends."
+    @property
+    def total_train_batches(self):
+        "Without epochs Lightning counts the steps that are left."
+        left = super().total_train_batches
+        return left * self.trainer.accumulate_grad_batches if self.trainer.max_epochs == -1 else left
+
     def on_train_start(self, trainer, module):
         "Lightning's bar; that of an epoch which had begun before has neither name nor total."
         super().on_train_start(trainer, module)
         bar, done, left = self.train_progress_bar, trainer.fit_loop.epoch_loop.batch_idx + 1, self.total_train_batches
         if not done: return
-        whole = left + done * (trainer.max_epochs == -1)   # without epochs Lightning counts the steps that are left
+        whole = left + done * (trainer.max_epochs == -1)
         bar.total, bar.initial, bar.n = whole if whole < float('inf') else None, done, done
         bar.set_description(f'Epoch {trainer.current_epoch}')
 

@@ -7,7 +7,7 @@ __all__ = ['RANK', 'APART', 'RolloutFeed', 'weights_of', 'AfterUpdate', 'Hardwar
            'last_update', 'pretrain_value', 'apart', 'Fixed', 'reinforce']
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
-import warnings
+import re, warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from ..agent.actor import Actor
 from ..agent.playing import ActorConfig
-from ..core.runs import Run, read_json, write_atomic
+from ..core.runs import Run, defaults, read_json, write_atomic
 from ..flywheel.rewards import RewardSource, Verifier
 from ..flywheel.streams import Stream
 from ..model.allocation import keep_memory
@@ -33,7 +33,7 @@ from ..model.rendering import Example
 from ..model.value import Critic
 from .callbacks import GiveBack, Progress
 from .collector import Collector, Exhausted
-from .devices import compiled, in_precision, whole_state
+from .devices import compiled, in_precision, several, whole_state
 from .optim import whole
 from .ppo import PPO, PPOConfig
 from .sft import STRATEGIES, faster_precision
@@ -165,7 +165,7 @@ def pretrain_value(
 ) -> Path:
     "A critic of a fixed policy; its directory."
     path, actor = Path(path), replace(actor, policy=str(policy))
-    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), actor=asdict(actor), value=asdict(config), hardware=asdict(hardware), reward=_named(reward)))
+    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), actor=asdict(actor), value=asdict(config), hardware=asdict(hardware), reward=_named(reward)), usual=dict(actor=defaults(ActorConfig), value=defaults(ValueConfig), hardware=defaults(Hardware)))
     if (path/'critic').exists(): return path/'critic'
     fixed, feed = Policy.from_pretrained(policy, dtype='float32'), RolloutFeed(path, apart(actor), reward, length=config.batches, oldest=1 << 30)
     module = ValuePretraining(fixed, Critic.from_policy(fixed, config.shared), config)
@@ -182,7 +182,7 @@ def pretrain_value(
 def _named(reward):
     "What a run notes of who judges; nothing of the verifier."
     if reward == Verifier(): return ''
-    return repr(reward) if is_dataclass(reward) else type(reward).__qualname__
+    return re.sub(' at 0x[0-9a-f]+', '', repr(reward)) if is_dataclass(reward) else type(reward).__qualname__   # without what is of this process only
 
 def apart(
     actor: ActorConfig,
@@ -217,7 +217,7 @@ def reinforce(
     "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning. Raises `ValueError` for GRPO with one sample of an instance, which nothing can be compared with."
     if config.algorithm == 'grpo' and actor.samples < 2: raise ValueError('GRPO compares episodes of one instance: two or more samples of each are needed')
     path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature, top_p=config.objective.top_p)
-    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware), reward=_named(reward), **_rehearsed(demos)))
+    made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware), reward=_named(reward), **_rehearsed(demos)), usual=dict(actor=defaults(ActorConfig), ppo=defaults(PPOConfig), hardware=defaults(Hardware)))
     if (path/'summary.json').exists(): return path/'policy'   # it is written last
     last, learned = path/'last.ckpt', Policy.from_pretrained(policy, dtype='float32')
     start = last_update(last)
@@ -229,7 +229,7 @@ def reinforce(
         try:
             with compiled(*module.networks, wanted=config.compile): _run(trainer, module, feed, last if start else None)
         except Exhausted as e:
-            if not module.version: raise   # nothing has been learned
+            if not module.version or several(): raise   # nothing has been learned, or the other devices wait for this one
             warnings.warn(f'practice ends after {module.version} of {config.updates} updates: {e}')
         states = [whole_state(o) if o is not None else None for o in (module.model, module.critic)]
         if trainer.is_global_zero: _save(module, path, made, *states)

@@ -64,7 +64,7 @@ def row_batch(
 ) -> dict[str, torch.Tensor]:
     "A part's rows as a batch, those of a bundle as one; with what was seen of their images where it is known already (`look_once`)."
     some = [[exp.examples[i] for i in o] for o in part.bundles]
-    batch = policy.collate([o for o, in some], grain()) if max(part.counts) == 1 else collate_samples(policy.processor, some)
+    batch = policy.collate([o for o, in some], grain()) if max(part.counts) == 1 else collate_samples(policy.processor, some, grain())
     images = [im for o in some for im in o[0].prompt.images]
     if exp.views is None or not images: return batch
     return {k: v for k, v in batch.items() if k != 'pixel_values'} | dict(mm_encoder_outputs=join([exp.views[id(o)] for o in images]))
