@@ -25,7 +25,7 @@ lab: setup  ## JupyterLab on the notebooks
 docs: setup  ## Build the site into _docs/
 	@$(BIN)/python .ci/site/build.py $(ARGS)
 
-bench: setup  ## Measure every figure against its goal; writes reports/*/summary.json
+bench: setup  ## Measure what sandbox, tools, engine and trainers take, against the goals; writes reports/*/summary.json
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 readme: setup  ## Run nbs/index.ipynb and make README.md from it

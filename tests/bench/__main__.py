@@ -1,4 +1,4 @@
-"""`make bench`: measure every figure, each bench in a process of its own, then print all figures beside their goals and draw the report."""
+"""`make bench`: measure what sandbox, tools, engine and trainers take, each bench in a process of its own, then print all figures beside their goals and draw the report."""
 import argparse, os, signal, subprocess, sys, time
 from pathlib import Path
 

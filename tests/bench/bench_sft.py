@@ -1,4 +1,4 @@
-"""A step of the trainer, with everything that belongs to it, against a bare forward and backward pass of the same model on the same batch; and how fast records become batches."""
+"""A step of the trainer, with everything that belongs to it, against a bare forward and backward pass of the same model on the same batch; what compiled layers save; and how fast records become batches."""
 import argparse, contextlib, copy, logging, tempfile, time, warnings
 from pathlib import Path
 
@@ -13,12 +13,14 @@ from uitars_nb.core.runs import write_json
 from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
 from uitars_nb.flywheel.records import Record
 from uitars_nb.flywheel.streams import Batches, Collate, Numbers, Stream, loader, padding
+from uitars_nb.model.allocation import grain
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
 from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.train.devices import compiled
 from uitars_nb.train.feed import Feed
-from uitars_nb.train.sft import SFT, SFTConfig, batch_losses, choose_precision, make_trainer, run_policy, unused
+from uitars_nb.train.sft import SFT, SFTConfig, batch_losses, choose_precision, freeze, make_trainer, run_policy, seconds, unused
 
 ROUNDS = dict(quick=6, default=12, full=30)
 STEPS, BATCH, RECORDS = 1, 32, 512   # steps of a round; records of a batch and of the corpus
@@ -88,6 +90,17 @@ def overhead(policy, stream, rounds):
     return np.array(turns.ours[1:]), np.array(turns.bare[2:]), precision
 
 
+def compiling(policy, stream, rounds, bf16, frozen=()):
+    "Seconds of a forward and backward pass over the same batches, a row a round: as the model is, and with compiled layers."
+    plain, quick = (Policy(copy.deepcopy(policy.model).train(), policy.processor, policy.dialect) for _ in range(2))
+    for o in (plain, quick): freeze(o.model, frozen)
+    batches, rows = Batches(stream, Collate(policy.processor, stream.facts.names, grain())), []
+    with compiled(quick.model):
+        for k in range(rounds + 3):   # lengths are new to the compiler at first
+            rows.append([sum(seconds(o, batches[i], bf16) for i in range(4)) for o in (plain, quick)])
+    return np.array(rows[3:])
+
+
 def data_rate(stream, policy, rounds, batches=10):
     "Records a second of one core, from the files to tensors, a number a round."
     it = iter(loader(Batches(stream, Collate(policy.processor, stream.facts.names)), Numbers()))
@@ -112,12 +125,14 @@ def main():
         stream = Stream(dict(bench=Corpus(home)), batch=BATCH)
         rates, pad = data_rate(stream, policy, rounds), padding(stream.facts.length[[stream[k] for k in range(stream.pool)]])
         ours, bare, precision = overhead(policy, stream, rounds)
+        gains = {k: compiling(policy, stream, rounds, precision.startswith('bf16'), frozen) for k, frozen in dict(all=(), decoder=('stem', 'closeup')).items()}
     facts = dict(command=COMMAND, machine=machine(torch=torch.__version__))
     figures = dict(sft_overhead=figure(ratio(ours[:, :1], bare[:, :1]), **facts), sft_overhead_cpu=figure(ratio(ours[:, 1:], bare[:, 1:]), unit="x its time on the processor", **facts),
                    sft_step_ms=figure(typical(1000 * ours[:, :1]), unit='ms', **facts), sft_data_rate=figure(median_interval(rates), unit='records/s of one core', **facts),
                    sft_padding=Figure(pad, n=stream.pool * BATCH, unit='share of all tokens', **facts))
+    figures |= {f'sft_compiled_{k}': figure(ratio(o[:, :1], o[:, 1:]), unit='x', **facts) for k, o in gains.items()}
     record_figures('sft', figures)
-    write_json('reports/sft/rounds.json', dict(step=ours.tolist(), bare=bare.tolist(), precision=precision, threads=torch.get_num_threads(), batch=BATCH, data_rate=rates))
+    write_json('reports/sft/rounds.json', dict(step=ours.tolist(), bare=bare.tolist(), precision=precision, threads=torch.get_num_threads(), batch=BATCH, data_rate=rates, compiled={k: o.tolist() for k, o in gains.items()}))
     for id, fig in figures.items(): print(f'{id:20} {fig}' + ('' if fig.low is None else f'  [{fig.low:.3g}, {fig.high:.3g}]'))
 
 

@@ -63,7 +63,7 @@ class PPOConfig:
     rehearsal: float = 1.                         # weight of the mean loss on demonstrations, where there are any
     lessons: int = 1                              # batches of them beside each step
     frozen: tuple[str, ...] = ()                  # parameters of both networks that stay as they are: beginnings of their names
-    compile: bool = False                         # the networks' layers (`train.devices.compiled`): faster updates, after a first one of a minute more
+    compile: bool = False                         # the networks' layers, and stems that learn (`train.devices.compiled`): faster updates, after a first one of a minute more
     seed: int = 0
 
     def __post_init__(self):

@@ -54,7 +54,7 @@ class SFTConfig:
     targets: float = .5             # weight of the loss on places
     looks: float = 1.               # weight of the losses on where pointers and glimpses look
     frozen: tuple[str, ...] = ()    # parameters that stay as they are: beginnings of their names, such as 'stem.cells'
-    compile: bool = False           # the layers (`train.devices.compiled`): faster steps, after a first one of a minute
+    compile: bool = False           # the layers, and a stem that learns (`train.devices.compiled`): faster steps, after a first one of a minute
     precision: str = 'auto'         # 'auto': bf16 autocast where it is faster; else what Lightning calls it, such as 'bf16-true'
     accelerator: str = 'auto'       # 'auto' | 'cpu' | 'gpu'
     devices: int = 1                # on each node

@@ -47,7 +47,7 @@ def playwright_browsers():
 
 
 def surroundings(name):
-    "Environment variables of a peer: the same Chromium as ours."
+    "Environment variables of a peer: the full browser beside our headless shell."
     common = dict(UITARS_CHROMIUM=find_chromium(shell=False), PYTHONWARNINGS='ignore')
     if name == 'selenium_env': return common | dict(MINIWOB_CHROME_BINARY=find_chromium(shell=False), MINIWOB_CHROMEDRIVER=chromedriver())
     return common | dict(PLAYWRIGHT_BROWSERS_PATH=str(playwright_browsers()))
