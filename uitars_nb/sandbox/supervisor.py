@@ -119,14 +119,12 @@ def largest(
 # %% ../../nbs/10_sandbox/32_supervisor.ipynb #5a17e0c2
 PATIENCE = 20.   # seconds for all programs to end in
 
-def states(
-    proc: str = '/proc',
-) -> dict[int, str]:
+def states() -> dict[int, str]:
     "Process id -> the letter that the kernel has for what it does ('T': it is stopped, 'D': it waits and hears nothing but a kill), of all that have not ended."
     found = {}
-    for pid in filter(str.isdigit, os.listdir(proc)):
+    for pid in filter(str.isdigit, os.listdir('/proc')):
         try:
-            with open(f'{proc}/{pid}/stat', 'rb') as f: found[int(pid)] = f.read().rpartition(b') ')[2][:1].decode()
+            with open(f'/proc/{pid}/stat', 'rb') as f: found[int(pid)] = f.read().rpartition(b') ')[2][:1].decode()
         except OSError: pass
     return {pid: state for pid, state in found.items() if state not in 'ZX'}
 
