@@ -41,10 +41,12 @@ def judge(
     policy: Annotated[Path, typer.Argument(help="The judge's directory.")],
     choose: Annotated[list[Path] | None, typer.Option(help='A run, or a store, whose episodes the threshold is chosen on, train or validation; may be given several times.')] = None,
     measure: Annotated[list[Path] | None, typer.Option(help='Others, of any split, that it is measured on.')] = None,
-    precision: Annotated[float, typer.Option(help='At least this share of what it calls done has to be; 0: whatever gives the best F1.', min=0, max=1)] = 0.,
+    precision: Annotated[float, typer.Option(help='Smallest precision that the threshold has to reach; 0: the threshold with the best F1.', min=0, max=1)] = 0.,
     images: Annotated[int, typer.Option(help='Newest screenshots that it is shown, as in training; kept with the threshold, so of use with --choose only.', min=1)] = 5,
 ):
-    """Choose how sure a judge of outcomes has to be, and measure how often it is right.
+    """Calibrate a judge of outcomes and measure it.
+
+    How sure it has to be, and how often it is right.
 
     \b
     Example:

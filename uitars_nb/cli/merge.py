@@ -20,7 +20,9 @@ def merge_policies(
     policies: Annotated[list[str], typer.Argument(help='Directories of two checkpoints or more, or names on the Hugging Face hub.')],
     weight: Annotated[list[float], typer.Option(help='Of each policy in turn, in sum 1; none: all alike.')] = [],
 ):
-    """Interpolate the weights of policies that parted from one checkpoint.
+    """Average the weights of related checkpoints.
+
+    Of policies that parted from one checkpoint, tensor by tensor.
 
     \b
     Example:

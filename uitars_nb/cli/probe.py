@@ -22,7 +22,9 @@ def probe(
     arithmetic: Annotated[bool, typer.Option('--arithmetic', help='Sums, comparisons and orders instead, asked in text alone.')] = False,
     out: Annotated[Path | None, typer.Option(help='A CSV file for the table.')] = None,
 ):
-    """What a checkpoint reads on unseen pages: random strings, colours, check boxes.
+    """Measure what a checkpoint can read.
+
+    On unseen pages: random strings, colours, check boxes; with --arithmetic what it can reckon.
 
     \b
     Examples:

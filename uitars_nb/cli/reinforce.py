@@ -54,21 +54,21 @@ def stream_of(
 def reinforce(
     out: Annotated[Path, typer.Argument(help='Directory of the run; resumed where it exists.')],
     start: Annotated[Path, typer.Option(help="A checkpoint's directory.")],
-    suite: Annotated[str, typer.Option(help='A suite or a single task.')] = 'miniwob/quick',
+    suite: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them.')] = 'miniwob/quick',
     algorithm: Annotated[str, typer.Option(help='ppo, grpo or reinforce++.')] = 'ppo',
     updates: Annotated[int, typer.Option(help='Updates of the policy.', min=1)] = 100,
     batch: Annotated[int, typer.Option(help='Trajectories of an update.', min=1)] = 64,
-    samples: Annotated[int, typer.Option(help='Episodes of each task instance; GRPO needs several.', min=1)] = 1,
-    differing: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling).')] = False,
+    samples: Annotated[int, typer.Option(help='Episodes of each task instance, a divisor of --batch; GRPO needs several.', min=1)] = 1,
+    differing: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling); needs --samples of 2 or more.')] = False,
     staleness: Annotated[int, typer.Option(help='Updates that a trajectory may lie behind; 0: synchronous.', min=0)] = 2,
     pretrain: Annotated[int, typer.Option(help='Batches of value pretraining, at most; 0: none.', min=0)] = 60,
     epochs: Annotated[int, typer.Option(help='Passes over the trajectories of an update.', min=1)] = 2,
-    lr: Annotated[float, typer.Option(help="Learning rate of the actor; the critic's is twice as high.")] = 1e-4,
+    lr: Annotated[float, typer.Option(help="Learning rate of the actor; the critic's is twice as high, or .001 with --shared.")] = 1e-4,
     fall: Annotated[float, typer.Option(help='Share of the updates, at the end, in which the rate falls to nothing.', min=0, max=1)] = 0.,
-    muon: Annotated[bool, typer.Option(help='Muon for the matrices, at three to five times the rate; else AdamW for all.')] = False,
+    muon: Annotated[bool, typer.Option(help='Muon for the matrices, embeddings and heads at .15 of its rate; it wants --lr three to five times as high, which is yours to give. Else AdamW for all.')] = False,
     shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .001; else a network of its own.")] = False,
-    curriculum: Annotated[str, typer.Option(help='uniform or learnable.')] = 'uniform',
-    revisit: Annotated[float, typer.Option(help='Share of the instances that have been played already, and whose samples ended differently; 0: all are new.', min=0, max=1)] = 0.,
+    curriculum: Annotated[str, typer.Option(help='How training tasks are drawn: uniform, or learnable, in proportion to p(1 - p) of the success p in each.')] = 'uniform',
+    revisit: Annotated[float, typer.Option(help='Share of the instances that have been played already, and whose samples ended differently; needs --samples of 2 or more. 0: all are new.', min=0, max=1)] = 0.,
     frozen: Annotated[list[str] | None, typer.Option(help='Beginnings of the names of parameters that stay as they are, such as stem.cells.')] = None,
     reward: Annotated[str, typer.Option(help="Who judges: verifier, the task itself; scored, where partial success counts in part; outcome:DIR, a model that was taught to judge (uitars-nb judge); or MODULE:NAME, a source of your own.")] = 'verifier',
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store, to go on learning from: a batch of 32 decisions beside each step, of all tasks as many; may be given several times.')] = None,
@@ -81,7 +81,9 @@ def reinforce(
     strategy: Annotated[str, typer.Option(help='Of several devices: ddp, or fsdp for a model that is too large for one.')] = 'ddp',
     seed: Annotated[int, typer.Option(help='Of tasks, sampling and minibatches.')] = 0,
 ):
-    """Improve a policy by reinforcement learning on its own episodes.
+    """Improve a policy by reinforcement learning.
+
+    On its own episodes: value pretraining, then PPO, or GRPO or REINFORCE++.
 
     \b
     Examples:

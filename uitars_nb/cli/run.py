@@ -99,7 +99,7 @@ def baseline(
     browsers: Browsers = 2,
     pages: Pages = 2,
 ):
-    """What the tasks demand: play oracles and a random policy over a suite, and write the report.
+    """Play oracle and random policy over a suite, and write the report.
 
     \b
     Example:
@@ -132,11 +132,11 @@ def suites(
 @app.command('eval')
 def evaluate_policy(
     suite: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them.')] = 'miniwob/quick',
-    policy: Annotated[str, typer.Option(help="oracle, demonstrator, random, a checkpoint's directory or name on the Hugging Face hub, or the URL of a server, #MODEL behind it where it has several (its token in UITARS_TOKEN).")] = 'oracle',
+    policy: Annotated[str, typer.Option(help="Who plays: a script (oracle, demonstrator, random; hasty:RATE and forgetful:RATE err on purpose), a checkpoint's directory or Hugging Face name, or a server's URL (URL#MODEL where it serves several; token in UITARS_TOKEN).")] = 'oracle',
     episodes: Annotated[int, typer.Option(help='Instances of each task.', min=1)] = 100,
     split: Annotated[str, typer.Option(help='train, validation or test.')] = 'test',
     samples: Annotated[int, typer.Option(help='Episodes of each instance, for pass@k.', min=1)] = 1,
-    first: Annotated[int, typer.Option(help='Instances of each task that are left out before those that are played.', min=0)] = 0,
+    first: Annotated[int, typer.Option(help='Skip this many instances of each task first.', min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="Of a checkpoint's sampling; 0: the likeliest token.", min=0)] = 0.,
     top_p: Annotated[float, typer.Option(help="Of a checkpoint's sampling.", min=0, max=1)] = 1.,
     seed: Annotated[int, typer.Option(help="Of a checkpoint's sampling.")] = 0,
@@ -147,13 +147,15 @@ def evaluate_policy(
     dialect: Annotated[str, typer.Option(help="Of a server's model, where it does not tell: ui-tars-2, ui-tars-1.5 or ui-tars-1.")] = '',
     context: Annotated[int, typer.Option(help="Tokens that a server's model takes, where it does not tell.", min=0)] = 0,
     images: Annotated[int, typer.Option(help='Newest screenshots that a model is shown; 0: as many as in training.', min=0)] = 0,
-    summaries: Annotated[str, typer.Option(help="Of a model's older steps: lines, written (by the model), or none; as in training without it.")] = '',
-    expert: Annotated[str, typer.Option(help='A script, such as demonstrator, that takes over after some steps: lessons in the states that a policy gets into.')] = '',
-    lead: Annotated[int, typer.Option(help='Steps before that, at most; from one to so many, by instance.', min=1)] = 4,
+    summaries: Annotated[str, typer.Option(help="How older steps are kept in the prompt: lines (by rule), written (by the model), or none. Default: as in training.")] = '',
+    expert: Annotated[str, typer.Option(help='A script, such as demonstrator, that takes over from the policy after some steps: lessons in the states that a policy gets into. For training episodes, so not with --split test.')] = '',
+    lead: Annotated[int, typer.Option(help='With --expert: the policy plays one to this many steps first, drawn for each instance.', min=1)] = 4,
     browsers: Browsers = 2,
     pages: Pages = 2,
 ):
-    """Measure a policy: success per task with intervals, resumable, compared with another run if wanted.
+    """Measure a policy's success, task by task.
+
+    With intervals, resumable, and compared with another run where --against names one.
 
     \b
     Examples:

@@ -130,7 +130,7 @@ async def chain(actions: Iterable[Action], interactive: bool) -> AsyncIterator[A
 def sandbox(
     task: Annotated[str, typer.Argument(help="A task, such as 'miniwob/click-test'.")],
     seed: Annotated[int, typer.Option(min=0, help='Which instance of the task.')] = 0,
-    act: Annotated[list[str], typer.Option(help='An action; may be given several times.')] = [],
+    act: Annotated[list[str], typer.Option(help="An action as UI-TARS-1.5 writes it, points on a grid of 0 to 1000: click(point='<point>500 500</point>'), type(content='hello'), finished(). May be given several times; all actions: nbs/00_core/10_actions.ipynb.")] = [],
     interactive: Annotated[bool, typer.Option('--interactive', '-i', help='Ask for actions, one a line; an empty line ends.')] = False,
     oracle: Annotated[bool, typer.Option('--oracle', help="Let the task's scripted solution act.")] = False,
     save: Annotated[Path | None, typer.Option(help='Keep the newest screen in this PNG file.')] = None,

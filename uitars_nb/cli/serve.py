@@ -23,7 +23,9 @@ def serve(
     dtype: Annotated[str, typer.Option(help='Of the weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).')] = 'auto',
     batch: Annotated[int, typer.Option(help='Replies that are written at once.', min=1)] = 32,
 ):
-    """Serve a checkpoint as an OpenAI-compatible chat endpoint with images and log-probabilities, until it is interrupted.
+    """Serve a checkpoint as a chat endpoint.
+
+    OpenAI-compatible, with images and log-probabilities, until it is interrupted.
 
     \b
     Example:

@@ -28,7 +28,9 @@ def pages(
     per: Annotated[int, typer.Option(help='Random pages of a shard.', min=1)] = 1000,
     split: Annotated[str, typer.Option(help='train, or validation for pages that training is watched on.')] = 'train',
 ):
-    """Render pages with the box of every character; what is there already is kept.
+    """Render labelled pages to learn reading from.
+
+    Every character with its box; what is there already is kept.
 
     \b
     Examples:
@@ -140,7 +142,9 @@ def read(
     lr: Annotated[float, typer.Option(help='Peak learning rate; half of it is enough for a stem that reads already.')] = 3e-3,
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
 ):
-    """Teach a small policy to name what stands in every cell of a screen.
+    """Teach a small policy's stem to read.
+
+    It names what stands in every cell of a screen.
 
     \b
     Examples:
@@ -165,21 +169,23 @@ def train(
     steps: Annotated[int, typer.Option(help='Optimiser steps.', min=1)] = 1000,
     batch: Annotated[int, typer.Option(help='Records of a step.', min=1)] = 32,
     lr: Annotated[float, typer.Option(help='Peak learning rate.')] = 2e-3,
-    questions: Annotated[int, typer.Option(help='Questions of a page.', min=1)] = 24,
+    questions: Annotated[int, typer.Option(help='Questions asked about each page.', min=1)] = 24,
     failures: Annotated[bool, typer.Option(help='Imitate demonstrations that failed too; not of episodes that were taken over, most of which failed before.')] = False,
     frozen: Annotated[list[str] | None, typer.Option(help="Beginnings of the names of parameters that stay as they are, such as stem.cells.")] = None,
     balance: Annotated[float, typer.Option(help='0: as many lessons of a task as it has records; 1: as many of each task.', min=0, max=1)] = 0.,
-    measured: Annotated[Path | None, typer.Option(help='An evaluation; what fails there is taught more.')] = None,
+    measured: Annotated[Path | None, typer.Option(help='Directory of an `uitars-nb eval` run; tasks that fail there are taught more.')] = None,
     validation: Annotated[Path | None, typer.Option(help='Demonstrations or pages of the validation split; the loss on them is logged by task or kind of question.')] = None,
     validate_every: Annotated[int, typer.Option(help='Steps between looks at them.', min=1)] = 100,
     probe_every: Annotated[int, typer.Option(help='Steps between probes of what it can read by then (40 of each kind); 0: none.', min=0)] = 0,
-    play_every: Annotated[int, typer.Option(help='Steps between episodes of the validation split that it plays by then (4 of each task of --suite); 0: none.', min=0)] = 0,
+    play_every: Annotated[int, typer.Option(help='Play 4 validation episodes of each task of --suite every so many steps; 0: never.', min=0)] = 0,
     suite: Annotated[str, typer.Option(help='What it plays then: a suite or a single task.')] = 'miniwob/quick',
     settings: Annotated[list[str] | None, typer.Option('--set', help='NAME=VALUE of anything else in train.sft.SFTConfig, such as compile=true, accumulate=2 or strategy=ddp.')] = None,
-    max_tokens: Annotated[int, typer.Option(help='Of a reply, as the policy will act: what a prompt leaves free.', min=1)] = REPLY,
+    max_tokens: Annotated[int, typer.Option(help='Tokens that prompts leave free for the reply when they are cut to the context: as many as the policy will act with.', min=1)] = REPLY,
     seed: Annotated[int, typer.Option(help='Of the weights of a new policy, and of the order of the data.')] = 0,
 ):
-    """Train a policy on labelled pages and arithmetic (continual training), on demonstrations (supervised fine-tuning), or on all of them; or a judge of outcomes.
+    """Continual training and supervised fine-tuning.
+
+    On labelled pages and arithmetic, on demonstrations, or on all of them; or a judge of outcomes.
 
     \b
     Examples:
