@@ -88,6 +88,17 @@ async def test_samples_lost_to_the_environment_leave_the_others_comparable(parit
     assert (c.better, c.worse, c.difference.value) == (0, 0, 0)     # the same policy on the same ten instances
 
 
+async def test_what_an_outage_broke_is_played_when_it_is_over(parity, tmp_path):
+    seeds = [o.seed for o in suite('tests/parity', 'test', 12)]
+    parity.breaks = {o: 3 for o in seeds[3:]}
+    await play(RECIPE, tmp_path/'a')
+    assert read_json(tmp_path/'a'/'summary.json')['given_up'] == 9
+    pool = Pool()
+    table = await play(RECIPE, tmp_path/'a', pool)
+    assert 10**9 - pool.leases == 9 and table.n.tolist() == [12]
+    assert read_json(tmp_path/'a'/'summary.json')['given_up'] == 0
+
+
 async def test_a_result_that_was_cut_short_is_not_compared_with(parity, tmp_path):
     for name in 'ab': await play(RECIPE, tmp_path/name)
     (tmp_path/'a'/'summary.json').unlink()

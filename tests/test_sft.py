@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -308,6 +309,21 @@ def test_refusals(whole, tmp_path):
             'evaluate what FSDP has trained when it is saved': lambda: sft_run.train(tmp_path/'d', strategy='fsdp', evaluate=print)}.items():
         with pytest.raises(ValueError, match=message): call()
     assert not (tmp_path/'a').exists() and not (tmp_path/'b').exists()
+
+
+def text(policy, i, seed):
+    "A lesson without a screen."
+    prompt = policy.render([dict(role='user', content=[dict(type='text', text='dark ' * (1 + i % 3))])])
+    return Record(Example(prompt, np.append(policy.encode('light'), policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'text', seed)
+
+
+def test_lessons_in_text_alone_under_ddp_and_fsdp(tmp_path):
+    policy = sft_run.small_policy()
+    data = dict(text=Records(text(policy, i, s) for i, s in enumerate(seeds('train', 8))), pages=sft_run.sources(policy, 8)[0]['pages'])
+    config = SFTConfig(steps=8, batch=1, accelerator='cpu', precision='32-true', strategy='ddp')
+    fit(policy, data, tmp_path/'ddp', config, dict(text=.5, pages=.5), progress=False)
+    assert read_metrics(tmp_path/'ddp')['train/own'].notna().any()
+    with pytest.raises(ValueError, match='text alone: text'): fit(policy, data, tmp_path/'fsdp', replace(config, strategy='fsdp'), progress=False)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@
 __all__ = ['Pool', 'trajectory_id', 'attempt_episode', 'Rollout', 'play']
 
 # %% ../../nbs/40_agent/10_rollout.ipynb #d4797900
-import asyncio, contextlib
+import asyncio, contextlib, itertools
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -59,18 +59,18 @@ class Rollout:
         policy: str = '',           # who acts
         limits: Limits = Limits(),
         samples: int = 1,           # episodes of each spec
-        retries: int = 2,           # further attempts where the environment failed
+        retries: int = 2,           # further attempts where the environment fails, beside those that it has broken before
         kept: Mapping[str, StopReason] = {},  # attempts that exist already: id -> stop reason
     ):
         self.pool, self.make_agent, self.policy, self.limits, self.retries = pool, make_agent, policy, limits, retries
         self.stops, self.done, self.lost = Counter(), 0, 0  # attempts by stop reason; samples played; samples given up
         first = [(spec, k, self.first_attempt(spec, k, kept)) for spec in specs for k in range(samples)]
-        self.jobs = deque((spec, k, n) for spec, k, n in first if n is not None)
+        self.jobs = deque((spec, k, n, n + retries) for spec, k, n in first if n is not None)   # the last two: this attempt, and the last one
         self.total = len(self.jobs)
 
     def first_attempt(self, spec: TaskSpec, k: int, kept: Mapping[str, StopReason]) -> int | None:
-        "Number of the next attempt at a sample, or None where it has been played or given up."
-        for n in range(self.retries + 1):
+        "Number of the next attempt at a sample, or None where it has been played."
+        for n in itertools.count():
             stop = kept.get(trajectory_id(self.policy, spec, k, n))
             if stop is None: return n
             if not stop.is_environment: return None
@@ -78,16 +78,16 @@ class Rollout:
     async def worker(self, out: asyncio.Queue):
         "Take the next job as soon as the last one ended."
         while self.jobs:
-            spec, k, n = self.jobs.popleft()
+            spec, k, n, last = self.jobs.popleft()
             traj = await attempt_episode(self.pool, spec, self.make_agent, trajectory_id(self.policy, spec, k, n), self.policy, self.limits)
             self.stops[traj.stop.value] += 1
-            if traj.stop.is_environment: self.again(spec, k, n)
+            if traj.stop.is_environment: self.again(spec, k, n, last)
             else: self.done += 1
             await out.put(traj)
 
-    def again(self, spec: TaskSpec, k: int, n: int):
+    def again(self, spec: TaskSpec, k: int, n: int, last: int):
         "Queue another attempt, or give the sample up."
-        if n < self.retries: self.jobs.append((spec, k, n + 1))
+        if n < last: self.jobs.append((spec, k, n + 1, last))
         else: self.lost += 1
 
     @property

@@ -44,8 +44,9 @@ def score_line(
     s = read_json(out / 'summary.json')
     rate = '{value:.1%} [{low:.1%}, {high:.1%}]'.format(**s['success'])
     tries = ''.join(f', {v:.1%} pass@{k}' for k, v in s.get('pass_at', {}).items() if k != '1')
+    lost = f'; {s["given_up"]} episodes given up: the same command plays them again' if s.get('given_up') else ''
     broken = f'; broken in every episode and left out: {", ".join(s["broken_tasks"])}' if s.get('broken_tasks') else ''
-    return f"{rate} mean success{tries} over {s['tasks']} tasks, {s['episodes']} episodes, {s['env_failures']} environment failures{broken}"
+    return f"{rate} mean success{tries} over {s['tasks']} tasks, {s['episodes']} episodes, {s['env_failures']} environment failures{lost}{broken}"
 
 # %% ../../nbs/90_cli/10_run.ipynb #2331e062
 EXPERIMENTS = Path('nbs/experiments')

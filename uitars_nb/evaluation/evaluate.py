@@ -136,8 +136,12 @@ def summarise(
     if not table.n.sum(): raise RuntimeError(f'the environment broke every one of {len(index)} episodes: {json.loads(index["info"].iloc[-1]).get("error", "")}')
     write_atomic(run.path / 'by_task.csv', table.round(4).to_csv())
     run.summarise(success=macro_mean(scores(index))._asdict(), reward=macro_mean(scores(index, 'reward'))._asdict(), pass_at=passes(index), tasks=int((table.n > 0).sum()),
-                  broken_tasks=table.index[table.n == 0].tolist(), episodes=int(table.n.sum()), env_failures=int(index.env_failure.sum()))
+                  broken_tasks=table.index[table.n == 0].tolist(), episodes=int(table.n.sum()), env_failures=int(index.env_failure.sum()), given_up=_given_up(index))
     return table
+
+def _given_up(index):
+    "Samples of which the environment broke every attempt."
+    return int(index.groupby(index.id.str.rsplit('.', n=1).str[0]).env_failure.all().sum())
 
 def passes(
     index: pd.DataFrame,

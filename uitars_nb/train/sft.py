@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['STRATEGIES', 'SFTConfig', 'run_policy', 'batch_losses', 'weighted_loss', 'unused', 'task_counts', 'task_metrics',
-           'freeze', 'check_start', 'SFT', 'seconds', 'faster_precision', 'choose_precision', 'make_trainer', 'fit',
-           'read_metrics']
+           'freeze', 'check_start', 'SFT', 'seconds', 'faster_precision', 'choose_precision', 'make_trainer',
+           'check_pieces', 'fit', 'read_metrics']
 
 # %% ../../nbs/70_train/00_sft.ipynb #3370e589
 import warnings
@@ -250,7 +250,7 @@ def choose_precision(
     return faster_precision(policy, feed.collate([feed.stream.record(i) for i in rows]) | dict(mean_own=float(feed.stream.facts.own[rows].sum())))
 
 # %% ../../nbs/70_train/00_sft.ipynb #afb2d2e0
-STRATEGIES = dict(auto=lambda c: 'auto', ddp=lambda c: DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True),
+STRATEGIES = dict(auto=lambda c: 'auto', ddp=lambda c: DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True),   # lessons in text alone leave out what looks at screens
                   fsdp=lambda c: ModelParallelStrategy(data_parallel_size=c.devices * c.nodes, tensor_parallel_size=1, save_distributed_checkpoint=False))
 
 def make_trainer(
@@ -274,6 +274,16 @@ def make_trainer(
         val_check_interval=c.validate_every * c.accumulate if validate else None, check_val_every_n_epoch=None if validate else 1, limit_val_batches=None if validate else 0,
         num_sanity_val_steps=0, use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=progress, enable_model_summary=False, default_root_dir=path)
 
+def check_pieces(
+    sources: Mapping[str, Source],
+    plays: bool,                     # whether the policy is to act in between
+):
+    "Raises `ValueError` for what a model that lies in pieces on several devices cannot do."
+    if plays: raise ValueError('a policy that lies in parts on several devices cannot act: evaluate what FSDP has trained when it is saved')
+    first = lambda source: np.unique(source.facts.task, return_index=True)[1].tolist()   # a record of each task
+    if blind := [k for k, o in sources.items() if not all(o[i].example.prompt.images for i in first(o))]:
+        raise ValueError(f'under FSDP all devices put the vision tower together for every batch, and these lessons are text alone: {", ".join(blind)}; leave them out, or take the strategy ddp')
+
 def fit(
     policy: Policy,                                  # trained in place
     sources: Mapping[str, Source],                   # by name; of the training split
@@ -285,8 +295,8 @@ def fit(
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:
-    "Train to the last step, from the last checkpoint if there is one; the trained policy's directory. Raises `ValueError` for held-out seeds, for a directory of another run, and for an evaluation under FSDP."
-    if config.strategy == 'fsdp' and (evaluate or any(isinstance(o, Online) for o in callbacks)): raise ValueError('a policy that lies in parts on several devices cannot act: evaluate what FSDP has trained when it is saved')
+    "Train to the last step, from the last checkpoint if there is one; the trained policy's directory. Raises `ValueError` for held-out seeds, for a directory of another run, and as `check_pieces` does."
+    if config.strategy == 'fsdp': check_pieces(sources, evaluate or any(isinstance(o, Online) for o in callbacks))
     path, stream = Path(path), Stream(sources, weights, config.batch, config.seed)
     check_split(stream.facts, 'train')
     if validation is not None: check_split(validation.facts, 'validation')
