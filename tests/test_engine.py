@@ -10,7 +10,7 @@ import torch
 from transformers.utils import logging
 
 from tiny_models import write_checkpoint
-from uitars_nb.model.batching import Batch, load_weights
+from uitars_nb.model.batching import Batch, load_weights, shelf_bytes
 from uitars_nb.model.engine import Engine
 from uitars_nb.model.images import Sights
 from uitars_nb.model.nano import new_policy
@@ -434,3 +434,8 @@ def test_whatever_is_shared_log_probs_stay(never_ends, kept):
     for job in jobs: check(policy, job.prompt, job.future.result())
     assert batch.count['reused_tokens'] > 0 and batch.prefixes.nbytes <= kept
     assert len(batch.prefixes.places) == 0 or kept
+
+
+def test_a_gpu_has_room_for_more_than_one_trajectory(monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'mem_get_info', lambda device: (60 << 30, 80 << 30))
+    assert shelf_bytes(torch.device('cuda', 0)) == 12 << 30 and shelf_bytes(torch.device('cpu')) == 1 << 30

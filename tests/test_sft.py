@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 
 import sft_run
 from tiny_models import write_checkpoint
+from uitars_nb.cli.train import first_policy
 from uitars_nb.flywheel.records import IGNORE, Record, Records
 from uitars_nb.flywheel.streams import Collate, Stream
 from uitars_nb.model.policy import Policy
@@ -324,6 +325,47 @@ def test_lessons_in_text_alone_under_ddp_and_fsdp(tmp_path):
     fit(policy, data, tmp_path/'ddp', config, dict(text=.5, pages=.5), progress=False)
     assert read_metrics(tmp_path/'ddp')['train/own'].notna().any()
     with pytest.raises(ValueError, match='text alone: text'): fit(policy, data, tmp_path/'fsdp', replace(config, strategy='fsdp'), progress=False)
+
+
+def greys(policy, n):
+    made = (sft_run.grey(policy, i, s) for i, s in enumerate(seeds('train', n)))
+    return [Record(o.example, 'grey', o.seed) for o in made]
+
+
+@pytest.mark.parametrize('checkpointing', [False, True])
+def test_an_adapter_learns_alone_and_goes_on_after_a_stop(checkpointing, tmp_path):
+    write_checkpoint(tmp_path/'base', 'Qwen2.5-VL')
+    def trained(path, steps):
+        policy = first_policy(tmp_path/'base', lora=2)
+        fit(policy, dict(demos=Records(greys(policy, 4))), path,
+            SFTConfig(steps=steps, batch=2, lr=.01, muon=False, fall=0., warmup=0., accelerator='cpu', precision='32-true', checkpointing=checkpointing), progress=False)
+        return {k: v for k, v in policy.model.state_dict().items() if 'lora' in k}
+    adapter = trained(tmp_path/'a', 4)
+    kept = torch.load(tmp_path/'a'/'last.ckpt', weights_only=False)['state_dict']
+    assert kept and all('lora' in k for k in kept), 'a checkpoint holds the model below its adapter too'
+    again = Policy.from_pretrained(tmp_path/'a'/'policy', dtype='float32').model.state_dict()
+    assert any('lora_B' in k and v.count_nonzero() for k, v in adapter.items()) and all(torch.equal(again[k], v) for k, v in adapter.items())
+    shutil.rmtree(tmp_path/'a'/'policy')
+    trained(tmp_path/'a', 4)
+    for k, v in Policy.from_pretrained(tmp_path/'a'/'policy', dtype='float32').model.state_dict().items():
+        if 'lora' in k: torch.testing.assert_close(v, adapter[k])
+
+
+def test_only_a_checkpoint_gets_an_adapter(tmp_path):
+    with pytest.raises(ValueError, match='an adapter is for a checkpoint'): first_policy('new', lora=4)
+
+
+def test_layers_that_are_computed_again_have_the_same_gradient(tmp_path):
+    write_checkpoint(tmp_path/'base', 'Qwen2.5-VL')
+    grads = []
+    for again in (False, True):
+        policy = Policy.from_pretrained(tmp_path/'base', dtype='float32')
+        sft.SFT(policy, SFTConfig(checkpointing=again), ('grey',)).train()
+        batch = Collate(policy.processor, ('grey',))(greys(policy, 2)) | dict(mean_own=2.)
+        batch_losses(run_policy(policy, batch), batch)['own'].backward()
+        grads.append({k: p.grad for k, p in policy.model.named_parameters() if p.grad is not None})
+    assert policy.model.is_activation_checkpointing and grads[0].keys() == grads[1].keys()
+    for k, v in grads[0].items(): torch.testing.assert_close(grads[1][k], v)
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ class Engine:
         max_batch: int = 16,            # requests in a forward pass
         queue: int = 64,                # requests inside at a time; more wait at the door
         context: int = 0,               # tokens of prompt and reply; 0 takes the model's
-        prefix_bytes: int = 1 << 30,    # for trajectories that wait for their next turn
+        prefix_bytes: int | None = None,   # for trajectories that wait for their next turn; None: a gigabyte, or a share of the GPU's free memory
         image_bytes: int = 1 << 30,     # for images and their features
         version: int = 0,               # of the weights
         threads: int = 0,               # of a forward pass on the CPU; 0: as many as elsewhere in the process

@@ -129,7 +129,7 @@ def learn_to_read(
 ) -> Path:
     "Train to the last step, from the last checkpoint if there is one; the policy's directory. Raises `ValueError` for pages of another split."
     path, c = Path(path), config
-    made = Run(path, dict(asdict(config), shards=[Path(o).stem for o in shards], start=policy.weights))
+    made = Run(path, dict(asdict(config), shards={Path(o).stem: Path(o).stat().st_size for o in shards}, start=policy.weights))
     if (path/'policy').exists(): return path/'policy'
     data = Screens([page for o in shards for page in load_pages(o)], c.batch, c.seed)
     reading, last = Reading(policy.model.stem, config), path/'last.ckpt'

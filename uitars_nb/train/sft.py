@@ -54,6 +54,7 @@ class SFTConfig:
     targets: float = .5             # weight of the loss on places
     looks: float = 1.               # weight of the losses on where pointers and glimpses look
     frozen: tuple[str, ...] = ()    # parameters that stay as they are: beginnings of their names, such as 'stem.cells'
+    checkpointing: bool = False     # layers are computed again in the backward pass: a third more time for much less memory, which models of billions want
     compile: bool = False           # the layers, and a stem that learns (`train.devices.compiled`): faster steps, after a first one of a minute
     precision: str = 'auto'         # 'auto': bf16 autocast where it is faster; else what Lightning calls it, such as 'bf16-true'
     accelerator: str = 'auto'       # 'auto' | 'cpu' | 'gpu'
@@ -167,6 +168,18 @@ class SFT(L.LightningModule):
         super().__init__()
         self.policy, self.model, self.config, self.names = policy, policy.model, config, tuple(names)
         self.stopped = freeze(self.model, config.frozen)
+        if config.checkpointing: self.model.activation_checkpointing_enable(dict(use_reentrant=False))
+        self.strict_loading = not self.adapts
+
+    @property
+    def adapts(self) -> bool:
+        "Whether an adapter learns, and the model below it stays as it is."
+        return getattr(self.model, '_hf_peft_config_loaded', False)
+
+    def on_save_checkpoint(self, checkpoint: dict):
+        "Beside an adapter, leave out what the start brings."
+        learning = {k for k, p in self.named_parameters() if p.requires_grad}
+        if self.adapts: checkpoint['state_dict'] = {k: v for k, v in checkpoint['state_dict'].items() if k in learning}
 
     def configure_model(self):
         "Spread the parameters over devices if the strategy is FSDP."
@@ -317,6 +330,7 @@ def _finish(trainer, policy, made):
     if trainer.is_global_zero:
         for k in trainer.lightning_module.stopped: policy.model.get_parameter(k).requires_grad_()
         policy.model.eval()
+        if trainer.lightning_module.config.checkpointing: policy.model.activation_checkpointing_disable()
         policy.save(made.path/'policy', state=state)
         made.summarise(step=trainer.global_step)
     trainer.strategy.barrier()
