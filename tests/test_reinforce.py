@@ -20,7 +20,7 @@ from uitars_nb.model.policy import Policy
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.tasks.base import TASKS, Verdict
 from uitars_nb.train.collector import Collector
-from uitars_nb.train.reinforce import last_update
+from uitars_nb.train.reinforce import RolloutFeed, last_update
 from uitars_nb.train.sft import read_metrics
 
 pytestmark = pytest.mark.timeout(300)
@@ -242,6 +242,16 @@ def test_after_a_death_no_more_begin_than_the_trainer_lacks(staleness, samples, 
     assert sum(b.stale for b in batches) == 0 and len({*ids}) == len(ids) == 15 * 8 and actor.sent > 72
     assert not collector.groups.open   # nothing stays of the instances that an actor died over
     assert actor.sent <= len(ids) + 8 * staleness + 2 * (samples - 1)
+
+
+def test_actors_play_on_the_gpus_of_their_devices(tmp_path, monkeypatch):
+    from uitars_nb.agent.playing import serve
+    feed, asked = RolloutFeed(tmp_path, reinforce_run.ACTOR), []
+    feed.trainer = SimpleNamespace(global_rank=9, local_rank=1)      # the second of the second machine's eight
+    feed.train_dataloader()
+    monkeypatch.setattr(Policy, 'to_play', lambda *args: asked.append(args) or 1 / 0)
+    serve(SimpleNamespace(send=asked.append), feed.actor.next_config())
+    assert asked == [('', 'float32', 1), ('failed', 'ZeroDivisionError: division by zero')]
 
 
 def test_an_actor_that_cannot_play_says_why(tmp_path):

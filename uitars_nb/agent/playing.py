@@ -44,11 +44,12 @@ class ActorConfig:
     pages: int = 4                     # sessions on each
     threads: int = 1                   # of the engine's forward passes
     dtype: str = 'float32'             # of the weights that play; in 'bfloat16' the log-probabilities that they report are coarser, which the update weighs like staleness
+    device: int = 0                    # number of the GPU, where the machine has any
     failures: float = .5               # share of environment failures at which it gives up
     delays: tuple[float, float] = (0., 0.)   # median, s, and log-normal sigma of a latency added to each step: slow environments, for experiments
 
     def __post_init__(self):
-        check_numbers(self, positive='batch samples max_tokens browsers pages threads top_p', weights='staleness skip ahead retries temperature', shares='failures top_p revisit')
+        check_numbers(self, positive='batch samples max_tokens browsers pages threads top_p', weights='staleness skip ahead retries device temperature', shares='failures top_p revisit')
         if self.batch % self.samples: raise ValueError(f'a batch of {self.batch} does not hold whole groups of {self.samples}')
         if (self.differing or self.revisit) and self.samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
 
@@ -95,7 +96,7 @@ async def _play(conn, config):
     from uitars_nb.model.policy import Policy
     from uitars_nb.model.sampling import Sampling
     from uitars_nb.tasks.places import pool_for
-    policy = Policy.to_play(config.policy, dtype=config.dtype)
+    policy = Policy.to_play(config.policy, config.dtype, config.device)
     async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages, threads=config.threads) as engine, pool_for(config.tasks, config.browsers, config.pages) as pool:
         slow = Delayed(pool, *config.delays, config.seed) if config.delays[0] else pool
         agent = PolicyAgent.of(policy, engine, Sampling(config.temperature, config.top_p, config.max_tokens, config.seed + config.skip))
