@@ -22,7 +22,7 @@ from uitars_nb.core.types import Action
 from uitars_nb.model import checkpoints, precision
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.nano import new_policy
-from uitars_nb.model.policy import Policy, token_logps
+from uitars_nb.model.policy import Policy, fitting_devices, token_logps
 from uitars_nb.model.rendering import Example, Prompt
 from uitars_nb.model.tokenizer import make_tokenizer
 
@@ -75,6 +75,22 @@ def test_to_play_does_not_round_the_positions(home, monkeypatch, kind):
     state = lambda policy: dict(policy.model.named_buffers()) | policy.model.state_dict()
     a, b = state(played), state(loaded)
     assert [*a] == [*b] and all(v.dtype == b[k].dtype and torch.equal(v, b[k]) for k, v in a.items())
+
+
+@layouts
+def test_a_bf16_checkpoint_fits_where_its_weights_have_three_bytes_each(home, load, layout):
+    "Also where the configuration tells the dtype of its parts only."
+    n = sum(o.numel() for o in load(layout).model.parameters())
+    assert fitting_devices(home/layout, 'auto', int(3.5 * n)) == {'': 0} and fitting_devices(home/layout, 'auto', int(2.5 * n)) == 'auto'
+    assert fitting_devices(home/layout, 'float32', int(3.5 * n)) == 'auto'
+
+
+def test_each_device_plays_on_a_gpu_of_its_own(home, monkeypatch):
+    free, maps = [1 << 30, 1 << 30, 1000], []
+    for name, f in dict(is_available=lambda: True, device_count=lambda: 3, mem_get_info=lambda device=0: (free[device], 1 << 30)).items(): monkeypatch.setattr(torch.cuda, name, f)
+    monkeypatch.setattr(Policy, 'from_pretrained', lambda *args, device_map, **kwargs: maps.append(device_map))
+    for device in range(5): Policy.to_play(home/'nano', 'auto', device)
+    assert maps == [{'': 0}, {'': 1}, 'auto', {'': 0}, {'': 1}]      # the third is full; a fourth shares with the first
 
 
 def screen(w=160, h=210, seed=0): return np.random.default_rng(seed).integers(0, 256, (h, w, 3), np.uint8)

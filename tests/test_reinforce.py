@@ -11,15 +11,16 @@ from tests import reinforce_run
 from uitars_nb.agent.actor import Actor, ActorFailed
 from uitars_nb.agent.curriculum import Curriculum
 from uitars_nb.agent.loop import EPISODE, Reply
-from uitars_nb.agent.playing import ActorConfig
+from uitars_nb.agent.playing import ActorConfig, allowance_of
 from uitars_nb.agent.streaming import Allowance, Failing, StreamingRollout, Watch
-from uitars_nb.core.types import Action, Observation, StopReason, TaskSpec, Trajectory
+from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.core.runs import read_jsonl
 from uitars_nb.core.store import Store
 from uitars_nb.model.policy import Policy
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.tasks.base import TASKS, Verdict
-from uitars_nb.train.reinforce import last_update
+from uitars_nb.train.collector import Collector
+from uitars_nb.train.reinforce import RolloutFeed, last_update
 from uitars_nb.train.sft import read_metrics
 
 pytestmark = pytest.mark.timeout(300)
@@ -116,6 +117,8 @@ def test_two_processes_share_an_update(algorithm, strategy, tmp_path):
     ranks = [tmp_path/'run'/f'rank-{k}' for k in (0, 1)]
     ids = [id for o in ranks for row in read_jsonl(o/'batches.jsonl')[:2] for id in row['ids']]
     assert len({*ids}) == len(ids) == 16
+    tokens = [len(s.completion.ids) for o in ranks for id in read_jsonl(o/'batches.jsonl')[0]['ids'] for s in Store(o/'store')[id].steps if s.completion is not None]
+    assert read_metrics(tmp_path/'run').own_tokens[1] == sum(tokens)     # the log is of both
     played = [{*Store(o/'store').index().seed} for o in ranks]
     assert not played[0] & played[1]
     one, two = (published(tmp_path, k, 2) for k in (0, 1))
@@ -191,6 +194,66 @@ def test_an_actor_that_dies_faster_than_it_works_is_given_up(few, ends):
     except ActorFailed as e: assert ends and 'batch of 8' in str(e) and '-9' in str(e)
     else: assert not ends and got == 500
     assert got == few * actor.lives if ends else actor.lives == -(-500 // few)
+
+
+class Instant(Actor):
+    "An actor without a process: what may begin has ended at once. It dies after so many trajectories, and again after as many as come next; those that it has sent arrive."
+    def __init__(self, deaths, **kwargs): super().__init__(ActorConfig('nowhere', ('miniwob/click-test',), **kwargs)); self.sent, self.left = 0, [*deaths]
+
+    def start(self):
+        config = self.next_config()
+        self.group, self.allowance, self.process, self.way, self.arrived = config.skip, allowance_of(config), SimpleNamespace(exitcode=-9), [], self
+
+    def get(self, timeout):
+        while self.process and self.allowance.left > 0: self.play()
+        if self.way: return self.way.pop(0)
+        assert not self.process, 'nothing may begin, and the trainer waits'
+
+    def play(self):
+        self.allowance.take()
+        for k in range(self.config.samples):
+            self.way.append(('trajectory', short(f'rl/{self.group:06}-{k}.0', self.version), dict(drawn=self.group + 1), {}, ()))
+            self.sent += 1
+            if self.sent in self.left: self.process = None; return
+        self.group += 1
+
+    def close(self): pass
+
+    def _send(self, order):
+        if not self.process: return
+        self.allowance.give_back(order[2])
+        self.allowance.advance(order[1])
+
+
+def short(id, version):
+    said = Completion('ok', np.arange(3, dtype=np.int32), np.int32([4, 5]), np.zeros(2, np.float32), np.full(2, version, np.int32))
+    return Trajectory(id, TaskSpec('miniwob/click-test', int(id[3:9])), (Step(Observation(np.zeros((8, 8, 3), np.uint8)), completion=said),), StopReason.TERMINATED, 1., True)
+
+
+@pytest.mark.parametrize('samples', [1, 2])
+@pytest.mark.parametrize('staleness', [0, 1, 2])
+def test_after_a_death_no_more_begin_than_the_trainer_lacks(staleness, samples, tmp_path):
+    "Else each later trajectory waits longer than it may, and is dropped."
+    actor = Instant((29, 72), batch=8, samples=samples, staleness=staleness)
+    collector, batches = Collector(actor, tmp_path, 8, samples=samples, staleness=staleness), []
+    for batch in collector:
+        batches.append(batch)
+        actor.publish(None, batch.number + 1)
+        if batch.number == 14: break
+    ids = [o.id for b in batches for o in b.trajs]
+    assert sum(b.stale for b in batches) == 0 and len({*ids}) == len(ids) == 15 * 8 and actor.sent > 72
+    assert not collector.groups.open   # nothing stays of the instances that an actor died over
+    assert actor.sent <= len(ids) + 8 * staleness + 2 * (samples - 1)
+
+
+def test_actors_play_on_the_gpus_of_their_devices(tmp_path, monkeypatch):
+    from uitars_nb.agent.playing import serve
+    feed, asked = RolloutFeed(tmp_path, reinforce_run.ACTOR), []
+    feed.trainer = SimpleNamespace(global_rank=9, local_rank=1)      # the second of the second machine's eight
+    feed.train_dataloader()
+    monkeypatch.setattr(Policy, 'to_play', lambda *args: asked.append(args) or 1 / 0)
+    serve(SimpleNamespace(send=asked.append), feed.actor.next_config())
+    assert asked == [('', 'float32', 1), ('failed', 'ZeroDivisionError: division by zero')]
 
 
 def test_an_actor_that_cannot_play_says_why(tmp_path):

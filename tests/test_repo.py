@@ -63,6 +63,11 @@ def test_constraints_pin_every_requirement():
     assert unmet == [], 'run `make constraints`'
 
 
+def test_training_can_load_a_model_onto_a_gpu():
+    "transformers lets accelerate put it there."
+    assert 'accelerate' in cfg['train_requirements'].split()
+
+
 def test_the_oldest_python_can_have_every_pin(): run(sys.executable, '.ci/constraints.py')  # it refuses packages that want a newer one
 
 

@@ -1,5 +1,6 @@
 "The actor's loss against its formula, token by token; what was drawn from a part of the vocabulary; verdicts that are kept; weights with tied heads and without."
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np, pytest, torch
 
@@ -8,8 +9,11 @@ from uitars_nb.flywheel.rewards import Reward
 from uitars_nb.model.batching import load_weights
 from uitars_nb.model.sampling import nucleus
 from uitars_nb.train.collector import Collector
-from uitars_nb.train.experience import gather, group_advantages, parts
-from uitars_nb.train.ppo import PPO, PPOConfig
+from uitars_nb.rl.shaping import Shaping
+from uitars_nb.train import ppo
+from uitars_nb.train.experience import gather, group_advantages, outcome_rewards, parts, token_rewards
+from uitars_nb.train.measures import together
+from uitars_nb.train.ppo import PPO, PPOConfig, batch_targets
 from uitars_nb.train.reinforce import _latest
 from uitars_nb.train.update import Objective, Targets, actor_loss, old_logps, part_logits, renormalised, row_batch
 
@@ -125,6 +129,56 @@ def test_how_far_an_update_has_moved(exp):
         for p in policy.model.parameters(): p.add_(.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
     gap = old_logps(policy, exp) - old
     assert abs(module.moved(exp, targets, np.random.default_rng(0)) / (gap.exp() - 1 - gap).mean().item() - 1) < 1e-3 and gap.abs().max() > .1
+
+
+def test_a_small_batch_is_not_looked_at_twice(monkeypatch):
+    "An eighth of the rows, not fewer than a dozen and not more than 64."
+    looked = []
+    monkeypatch.setattr(ppo, 'parts', lambda exp, rows, tokens: looked.append({*rows.tolist()}) or 1 / 0)
+    module = PPO(sft_run.small_policy(0.), None, PPOConfig(algorithm='grpo'))
+    for n in (5, 12, 64, 200, 5000):
+        with pytest.raises(ZeroDivisionError): module.moved(SimpleNamespace(examples=range(n)), None, np.random.default_rng(0))
+        assert looked[-1] <= {*range(n)}
+    assert [*map(len, looked)] == [5, 12, 12, 25, 64]
+
+
+@pytest.mark.parametrize('algorithm', ['ppo', 'grpo', 'reinforce++'])
+def test_trifles_are_not_blown_up(algorithm, policy):
+    "Four successes that the critic foresaw, of which one had a malformed reply."
+    trajs = [trajectory(policy, 0, True, malformed=[1] if i == 2 else ()) for i in range(4)]
+    exp = gather(trajs, [Reward(1., True)] * 4)
+    none = torch.zeros_like(exp.behaviour_N)
+    config = PPOConfig(algorithm, shaping=Shaping(format=.01 * exp.max_steps_B[0].item(), overlong=0.))
+    adv = batch_targets(exp, none, none + 1, config).adv_N.abs()
+    assert 0 < adv.max() < .2
+
+
+def earned(exp, shaping=Shaping()): return token_rewards(exp, shaping).sum(1).tolist()
+
+
+@pytest.mark.parametrize('shaping', [Shaping(), Shaping(potential=True), Shaping(format=.3, length=.1, step=.1, overlong=.1, signal=.35, max_tokens=8, cache_tokens=8)])
+@pytest.mark.parametrize('won, lost', [(1 / 8, 0.), (.1, .9), (0., 1.)])
+def test_no_failure_is_worth_a_graded_success(won, lost, shaping, exp):
+    "A success of which shaping takes everything, and a failure to which it gives everything."
+    worst = replace(exp, success_B=torch.tensor([True, False, False]), outcome_B=torch.tensor([won, lost, 0.]), max_steps_B=torch.full((3,), 3),
+                    malformed_BS=torch.tensor([[True] * 3, [False] * 3, [False] * 3]), signal_BS=torch.tensor([[0.] * 3, [.9, .1, 0.], [0.] * 3]))
+    success, failure, _ = earned(worst, shaping)
+    assert success > failure + .01
+
+
+def test_the_verifiers_outcomes_are_what_they_are(exp):
+    assert earned(exp, Shaping(format=0., overlong=0., signal=0.)) == [1., 0., 1.] and outcome_rewards(exp).tolist() == [1., 0., 1.]
+    better = replace(exp, success_B=torch.tensor([True, True, False]), outcome_B=torch.tensor([.5, .25, .25]))
+    assert outcome_rewards(better).diff().max() < 0      # grades still tell
+
+
+def test_numbers_of_several_devices_become_one_row():
+    "Counts are added, shares of nothing are 0, what one device alone knows is its own."
+    rows = [{'own_tokens': 3, 'env_failures/env_crash': 1, 'reward': 1., 'tokens_per_s': 2., 'value_loss': float('nan')},
+            {'own_tokens': 4, 'env_failures/lost_guest': 2, 'reward': 0., 'tokens_per_s': 3., 'value_loss': float('nan'), 'stop/answer': .5, 'success/a': .25}, {'own_tokens': 5, 'reward': .5, 'tokens_per_s': 4., 'dropped': 2, 'value_loss': float('nan')}]
+    one = together(rows)
+    assert np.isnan(one.pop('value_loss'))
+    assert one == {'own_tokens': 12, 'env_failures/env_crash': 1, 'env_failures/lost_guest': 2, 'reward': .5, 'tokens_per_s': 9., 'dropped': 2, 'stop/answer': .5 / 3, 'success/a': .25}
 
 
 async def moody(traj):

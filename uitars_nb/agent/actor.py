@@ -28,21 +28,25 @@ class Actor:
     ):
         self.config, self.weights, self.version, self.restarts, self.patience = config, weights, version, restarts, patience
         self.process, self.deaths, self.stats, self.chances, self.open = None, 0., {}, dict(config.chances), config.open
+        self.take_stock = lambda: 0   # instances that the trainer holds; asked before each start
 
     def start(self):
         "A fresh process with the newest weights, which skips every instance that may have begun."
         context = multiprocessing.get_context('spawn')
         self.conn, theirs = context.Pipe()
-        drawn = max(self.config.skip, self.stats.get('drawn', 0))
-        margin = (2 + self.config.staleness) * self.config.batch if self.stats else 0
-        config = replace(self.config, skip=drawn + margin, version=self.version, chances=tuple(self.chances.items()), open=tuple(self.open))
-        self.process = context.Process(target=serve, args=(theirs, config), daemon=True)
+        self.process = context.Process(target=serve, args=(theirs, self.next_config()), daemon=True)
         self.process.start()
         theirs.close()
         self.arrived = queue.SimpleQueue()
         self.reader = threading.Thread(target=_receive, args=(self.conn, self.arrived), daemon=True)
         self.reader.start()
         self.publish(self.weights, self.version)
+
+    def next_config(self) -> ActorConfig:
+        "Of the process that starts now."
+        drawn = max(self.config.skip, self.stats.get('drawn', 0))
+        margin = (2 + self.config.staleness) * self.config.batch if self.stats else 0
+        return replace(self.config, skip=drawn + margin, version=self.version, ahead=self.take_stock(), chances=tuple(self.chances.items()), open=tuple(self.open))
 
     def publish(self,
         weights: str | Path | None,   # a safetensors file, as `state_dict` gives it; it has to stay until the next one

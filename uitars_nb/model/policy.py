@@ -18,7 +18,7 @@ import torch
 from ..core.coordinates import FACTOR, MAX_PIXELS, MIN_PIXELS
 from ..core.runs import read_json, write_json
 from . import rendering
-from .checkpoints import adapt, beside, blank_model, fingerprint, load_model, load_processor, locate, save_processor, writing
+from .checkpoints import adapt, beside, blank_model, fingerprint, load_config, load_model, load_processor, locate, save_processor, writing
 from .dialects import Dialect, get_dialect
 from .precision import usable
 from .rendering import Example, Prompt
@@ -105,12 +105,14 @@ ROOM = 1.5   # times a model's weights: what playing takes on a GPU, keys and va
 def fitting_devices(
     name: str | Path,
     dtype: str | torch.dtype,   # of the weights; 'auto': as they are stored
-    free: int,                  # bytes of the first GPU
+    free: int,                  # bytes of the GPU
+    device: int = 0,            # its number
 ) -> str | dict:
-    "The first GPU where the model fits on it, since one device plays faster than several; else a map of all."
-    model = blank_model(base_of(locate(name))[0])
-    stored = getattr(torch, dtype, None) or model.config.dtype or torch.float32 if isinstance(dtype, str) else dtype
-    return {'': 0} if ROOM * stored.itemsize * sum(o.numel() for o in model.parameters()) < free else 'auto'
+    "This GPU where the model fits on it, since one device plays faster than several; else a map of all."
+    base = base_of(locate(name))[0]
+    config = load_config(base)
+    stored = getattr(torch, dtype, None) or config.dtype or config.get_text_config().dtype or torch.float32 if isinstance(dtype, str) else dtype
+    return {'': device} if ROOM * stored.itemsize * sum(o.numel() for o in blank_model(base).parameters()) < free else 'auto'
 
 # %% ../../nbs/30_model/25_policy.ipynb #a83dc47c
 class Policy:
@@ -151,9 +153,12 @@ class Policy:
     def to_play(cls,
         name: str | Path,
         dtype: str = 'auto',   # of the weights; 'auto': as they are stored, or fp32 where that would be a bf16 that this processor imitates
+        device: int = 0,       # of the GPUs the one to play on; those who play are counted on from the first again where there are fewer
     ) -> 'Policy':
-        "The policy of a checkpoint on the machine's GPUs, where it has any. Raises as `from_pretrained` does."
-        if torch.cuda.is_available(): return cls.from_pretrained(name, dtype=dtype, device_map=fitting_devices(name, dtype, torch.cuda.mem_get_info()[0]))
+        "The policy of a checkpoint on one of the machine's GPUs, or on all where one is too small, or without any on the processor. Raises as `from_pretrained` does."
+        if torch.cuda.is_available():
+            gpu = device % torch.cuda.device_count()
+            return cls.from_pretrained(name, dtype=dtype, device_map=fitting_devices(name, dtype, torch.cuda.mem_get_info(gpu)[0], gpu))
         policy = cls.from_pretrained(name, dtype=dtype)
         plays = usable(policy.model.dtype)
         if plays == policy.model.dtype: return policy   # `.to` would round what is kept in fp32 beside bf16 weights

@@ -163,6 +163,7 @@ def reinforce_pp_advantages(
     reward_BT: Tensor,  # after each token, a penalty for divergence included where one is wanted
     own_BT: Tensor,     # bool
     gamma: float = 1.,
+    least: float = 1e-8,   # as in `whiten`
 ) -> Tensor:
     "REINFORCE++: return to go of each own token, whitened over the batch."
-    return whiten(gae(reward_BT, torch.zeros_like(reward_BT), own_BT, gamma=gamma, gae_lambda_policy=1.).adv_BT, own_BT)
+    return whiten(gae(reward_BT, torch.zeros_like(reward_BT), own_BT, gamma=gamma, gae_lambda_policy=1.).adv_BT, own_BT, least)

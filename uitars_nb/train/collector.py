@@ -53,7 +53,13 @@ class Groups:
         if not traj.stop.is_environment: kept.append(traj)
         elif int(rest.split('.')[1]) >= self.retries: self.lost[group] += 1
         if len(kept) + self.lost[group] < self.samples: return []
+        self.lost.pop(group, None)
         return self.open.pop(group)
+
+    def drop(self):
+        "Whoever played has died: no group that is open will be complete."
+        self.open.clear()
+        self.lost.clear()
 
 # %% ../../nbs/70_train/24_collector.ipynb #e4158160
 PATIENCE = 50   # batches of episodes that may be alike before one is full
@@ -113,6 +119,7 @@ class Collector(IterableDataset):
     def _fresh(self, number):
         writer, since, failures, left = self.store.writer(seconds=float('inf')), time.perf_counter(), Counter(), Counter()
         size = self.batch // self.groups.samples
+        if hasattr(self.source, 'take_stock'): self.source.take_stock = self.take_stock
         for traj in self.source:
             if traj.stop.is_environment: failures[traj.stop.value] += 1
             elif hasattr(self.source, 'tell'): self.source.tell(traj.task.name, self._verdict(traj).success, traj.task.seed)
@@ -123,6 +130,11 @@ class Collector(IterableDataset):
                 self._keep(writer, number, trajs, rewards, left, failures)
                 yield Batch(number, trajs, rewards, waited=time.perf_counter() - since, failures=failures, **left, stats=dict(getattr(self.source, 'stats', {})))
                 number, since, failures, left = number + 1, time.perf_counter(), Counter(), Counter()
+
+    def take_stock(self) -> int:
+        "Instances that wait for the next update when an actor starts. What its predecessor has left open is dropped."
+        self.groups.drop()
+        return len(self.ready)
 
     def _usable(self, number, left):
         "The groups that update `number` may learn from; of one that comes to nothing the actor is told, so that another may begin."

@@ -126,7 +126,8 @@ def outcome_rewards(
     shaping: Shaping = Shaping(),
 ) -> torch.Tensor:
     "fp32 (B,): what each trajectory earns by how it ended."
-    return torch.where(exp.success_B, exp.outcome_B, shaping.margin * exp.outcome_B)
+    room = shaping.margin / 3   # for grades
+    return torch.where(exp.success_B, 1 - room * (1 - exp.outcome_B), room * exp.outcome_B)
 
 def shaped_rewards(
     exp: Experience,

@@ -58,9 +58,9 @@ class RolloutFeed(L.LightningDataModule):
         self.oldest = config.staleness if oldest is None else oldest
 
     def train_dataloader(self) -> DataLoader:
-        "Starts the actor."
+        "Starts the actor, on the GPU that this device's part of the update has, if any."
         rank = self.trainer.global_rank
-        c = replace(self.config, run=f'{self.config.run}-{rank}' if rank else self.config.run, skip=self.config.skip + rank * RANK)
+        c = replace(self.config, run=f'{self.config.run}-{rank}' if rank else self.config.run, skip=self.config.skip + rank * RANK, device=self.trainer.local_rank)
         self.actor = Actor(c, self.weights, self.start)
         collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, self.oldest, self.start, self.length, c.differing)
         if len(collector.store):   # an earlier start has played, and may have been killed before it wrote its first line
