@@ -21,7 +21,7 @@ from ..core.types import Action, Completion, Step, TaskSpec, Trajectory
 from .records import Record, of_split
 from ..model.dialects import strip_ends
 from ..model.policy import Policy
-from ..model.rendering import Example, Prompt
+from ..model.rendering import Example, Prompt, image_lengths
 from ..model.stem import TOKEN, token_grid
 from ..model.tokenizer import column_tokens, snap
 
@@ -86,10 +86,15 @@ def prompt_of(
     memory: Memory,         # of the agent that acts with the policy
     reply: int = REPLY,       # tokens that the agent keeps free for a reply
 ) -> Prompt:
-    "What the policy sees at step `k`."
+    "What the policy sees at step `k`. Raises `ValueError` where it was sampled with screenshots of other sizes than the policy sees."
     c = steps[k].completion
-    if len(c.prompt_ids): return Prompt(c.prompt_ids, tuple(steps[i].observation.screenshot for i in c.image_steps))
+    if len(c.prompt_ids): return _as_sampled(Prompt(c.prompt_ids, tuple(steps[i].observation.screenshot for i in c.image_steps)), policy.processor)
     return policy.render(memory.recall(instruction, steps[:k], steps[k].observation, reply).messages)
+
+def _as_sampled(prompt, processor):
+    n, seen = int((prompt.ids == processor.image_token_id).sum()), sum(image_lengths(processor, prompt.images))
+    if n != seen: raise ValueError(f'a reply was sampled with {n} image tokens, and this policy sees {seen} in the same screenshots: the server that gave it resized them by other bounds')
+    return prompt
 
 # %% ../../nbs/60_flywheel/20_datasets.ipynb #8f6bd356
 def aimed(
