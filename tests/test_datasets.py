@@ -10,18 +10,22 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
+from tiny_models import write_checkpoint
 
 from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig
 from uitars_nb.agent.policy_agent import PolicyAgent, count_tokens
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
-from uitars_nb.flywheel.datasets import points_of, read_records, say, speaks, trajectory_records
+from uitars_nb.flywheel.datasets import points_of, prompt_of, read_records, say, speaks, trajectory_records
 from uitars_nb.flywheel.records import IGNORE, Facts, Record, Records, check_split, facts_of, of_split
 from uitars_nb.flywheel.streams import Batches, Collate, Numbers, Once, Stream, deal, draws, image_rows, loader, padding, quotas, token_rows
+from uitars_nb.model.checkpoints import load_processor
+from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
-from uitars_nb.model.rendering import Example, Prompt
+from uitars_nb.model.remote import fitted
+from uitars_nb.model.rendering import Example, Prompt, render
 from uitars_nb.model.sampling import Sampling
 from uitars_nb.model.tokenizer import make_tokenizer
 from uitars_nb.tasks.base import SPLITS, seeds
@@ -120,6 +124,29 @@ def test_what_a_script_said_when_its_code_failed_is_no_lesson():
     own = tuple(say(s, policy) for s in demo.steps[:-1])
     assert len(trajectory_records(replace(demo, steps=(*own, said), success=False), policy, memory)) == len(whole)
     assert len(trajectory_records(replace(demo, steps=(*demo.steps[:-1], gave_up)), policy, memory)) == len(whole), 'of a task that cannot be done, giving up is the lesson'
+
+
+@pytest.fixture(scope='module')
+def tars(tmp_path_factory): return write_checkpoint(tmp_path_factory.mktemp('tars')/'model', 'UI-TARS-1.5-7B')
+
+
+def served_step(policy, folder, resized):
+    "A step that a model took behind a server with the published processor."
+    screen, published = np.full((210, 160, 3), 200, np.uint8), load_processor(folder)
+    image = fitted(screen, policy.dialect) if resized else screen
+    prompt = render(published, [dict(role='user', content=[dict(type='text', text='Click.'), dict(type='image', image=image)])])
+    text = policy.dialect.write('There.', [Action('click', dict(point=(500, 552)))], (160, 210))
+    ids = np.append(policy.encode(text), policy.processor.tokenizer.eos_token_id).astype(np.int32)
+    said = Completion(text, prompt.ids, ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), image_steps=(0,))
+    return Step(Observation(screen), 'There.', (Action('click', dict(point=(500, 552))),), said)
+
+
+def test_what_a_server_saw_in_other_sizes_is_refused_and_what_it_saw_in_ours_is_learned(tars):
+    policy = Policy.from_pretrained(tars)
+    memory = Memory(MemoryConfig(), policy.dialect, count_tokens(policy))
+    prompt = prompt_of([step := served_step(policy, tars, True)], 0, 'Click.', policy, memory)
+    with torch.no_grad(): assert torch.isfinite(policy.logps(policy.collate([Example(prompt, step.completion.ids)]))).all()
+    with pytest.raises(ValueError, match='48 image tokens, and this policy sees 108'): prompt_of([served_step(policy, tars, False)], 0, 'Click.', policy, memory)
 
 
 def test_where_somebody_took_over_only_that_is_taught():

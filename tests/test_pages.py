@@ -6,18 +6,19 @@ import numpy as np
 import pytest, pytest_asyncio
 from hypothesis import given, strategies as st
 
-from uitars_nb.core.grammar import parse
 from uitars_nb.flywheel.labels import CELL, COLOURS, KINDS, SHAPES, Element, LabelledPage, char_cells, char_class, colour_name, element_cells, load_pages, save_pages, soften, target_cells
 from uitars_nb.flywheel.pages import SIZE, label_screen, label_task, render_sheet, sheet_session
 from uitars_nb.flywheel.probes import PROBES, is_right, probe_pages, probes, tally
 from uitars_nb.flywheel.questions import ask, changes
 from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
 from uitars_nb.flywheel.words import FAMILIES, hits, look_of, words
+from uitars_nb.model.dialects import DIALECTS, get_dialect
 from uitars_nb.tasks.base import seeds
 from uitars_nb.tasks.miniwob import BROWSER
 
 pytestmark = [pytest.mark.timeout(180)]
 browser_test = pytest.mark.asyncio(loop_scope='module')
+GRID = get_dialect('ui-tars-2')
 SEEDS = seeds('train', 50, 'sheet', 999_000)
 ADOPT = "(() => { const s = new CSSStyleSheet(); s.replaceSync(%r); document.adoptedStyleSheets.push(s) })()"
 PLAIN = '* { text-decoration: none !important; list-style-type: none !important }'   # lines and bullets are ink, and no characters
@@ -209,9 +210,10 @@ async def test_answers_are_true(pages):
             count[q.kind] += 1
             if q.kind == 'locate': assert hits(tuple(map(int, re.findall(r'\d+', q.answer))), q.box, page.size)
             elif q.box:
-                action, = parse(q.answer).actions
-                assert action.name == 'click' and hits(action.args['point'], q.box, page.size)
-                assert all(v % 5 == 0 for v in action.args['point'])
+                assert q.action.name == 'click' and all(v % 5 == 0 for v in q.action.args['point'])
+                for dialect in DIALECTS.values():
+                    action, = dialect.parse(q.reply(dialect, page.size), page.size).actions
+                    assert action.name == 'click' and hits(action.args['point'], q.box, page.size)
             if q.about and '<point>' in q.instruction: assert hits(at(q), q.about, page.size)
             if q.kind in ('point_word', 'read_word', 'name'): odd += under(page, q.about) != (re.search(r'"(.*)"</think>', q.answer)[1] if q.box else q.answer)
             if q.kind == 'point_word': assert spelled[re.search(r'"(.*)"</think>', q.answer)[1]] == 1
@@ -252,14 +254,15 @@ async def test_the_suite_takes_right_answers_only(sheet):
     pages = [o for kind in ('words', 'colours', 'boxes') for o in await probe_pages(sheet, kind, 20, 'test')]
     suite = probes(pages)
     assert Counter(o.kind for o in suite) == {kind: 20 for kind in PROBES}
-    assert tally(suite, [o.question.answer for o in suite]) == {kind: (20, 20) for kind in PROBES}
+    for dialect in DIALECTS.values():
+        assert tally(suite, [o.question.reply(dialect, o.page.size) for o in suite], dialect) == {kind: (20, 20) for kind in PROBES}
     for probe in suite:
         q = probe.question
         assert q.kind not in ('point_word', 'point_colour') or q.n >= 5
-        assert not is_right(probe, '') and not is_right(probe, q.answer + ' x' if not q.box else q.answer.replace('</function>', ''))
+        assert not is_right(probe, '', GRID) and not is_right(probe, q.answer + ' x' if not q.box else q.answer.replace('</function>', ''), GRID)
         if q.box:
             away = next(o for o in [(5, 5), (995, 5), (5, 995), (995, 995)] if not hits(o, q.box, probe.page.size))
-            assert not is_right(probe, re.sub(r'<point>.*</point>', '<point>{} {}</point>'.format(*away), q.answer))
+            assert not is_right(probe, re.sub(r'<point>.*</point>', '<point>{} {}</point>'.format(*away), q.answer), GRID)
         if probe.kind in ('point_string', 'read_string'): assert len(under(probe.page, q.about)) == 4
     assert len({o.question.answer for o in suite if o.kind == 'read_string'}) >= 19
-    with pytest.raises(ValueError): tally(suite, [])
+    with pytest.raises(ValueError): tally(suite, [], GRID)

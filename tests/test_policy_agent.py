@@ -110,6 +110,19 @@ async def test_format_errors_come_back_and_end_the_episode():
     assert (await episode(policy('Hm.'))).stop is StopReason.FORMAT_ERROR
 
 
+async def test_a_reply_that_was_cut_off_is_told_as_such():
+    agent = policy('<think>and so', say(click()))
+    cut, whole = agent.engine.complete, replace(completion('<think>and so'), finish='length')
+    async def complete(*args, **kw): return whole if (c := await cut(*args, **kw)).text == whole.text else replace(c, finish='length')
+    agent.engine.complete = complete
+    traj = await episode(agent)
+    assert traj.steps[0].error.endswith(f'(cut off after {len(whole.ids)} tokens)') and not traj.steps[1].error
+    assert 'tokens)' in words(agent.engine.seen[1][0])
+    whole = replace(whole, ids=np.zeros(0, np.int32), logps=np.zeros(0, np.float32), versions=np.zeros(0, np.int32))   # a server that tells of no tokens
+    assert (await episode(agent)).steps[0].error.endswith('(cut off after 64 tokens)')
+    assert 'cut off' not in (await episode(policy('<think>and so', say(click())))).steps[0].error
+
+
 async def test_loops_are_hinted_at_and_then_ended():
     agent = policy(say(click(0, 0)))
     traj = await episode(agent, limits=Limits(repeats=4))
@@ -348,6 +361,17 @@ def test_the_estimate_is_not_too_low(qwen):
     assert images + text <= c.tokens
     digits = [dict(role='user', content=[dict(type='text', text='0123456789' * 100)])]
     assert len(qwen.render(digits).ids) >= 1000 and estimate_tokens(digits) >= 1000      # a token each, in all of these models
+
+
+@pytest.mark.parametrize('size', [(160, 210), (640, 480), (800, 600)])
+@pytest.mark.parametrize('which', ['qwen', 'nano'])
+def test_a_served_model_is_estimated_as_what_it_is(which, size, request):
+    model = request.getfixturevalue(which)
+    agent = PolicyAgent.served(Script(), dict(dialect=model.dialect.name, model_type=model.model.config.model_type), Sampling())
+    chat = [dict(role='user', content=[dict(type='text', text='Click on the "Submit" button.\n'), dict(type='image', image=np.zeros((*size[::-1], 3), np.uint8))])]
+    images = int((model.render(chat).ids == model.processor.image_token_id).sum())
+    assert images < agent.count(chat) <= images + 60
+    if which == 'nano': assert agent.count(chat) >= len(model.render(chat).ids)
 
 
 def test_two_threads_may_render_at_once(qwen):

@@ -10,8 +10,11 @@ import torch
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
+from tiny_models import write_checkpoint
+from transformers import AutoImageProcessor
 
 from uitars_nb.agent.policy_agent import PolicyAgent, ask
+from uitars_nb.core.coordinates import smart_resize
 from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, Step, TaskSpec
 from uitars_nb.evaluation.policies import acting
 from uitars_nb.model.engine import Engine
@@ -20,7 +23,7 @@ from uitars_nb.model.policy import Policy
 from uitars_nb.model.remote import RemoteEngine, RemoteError
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.model.sampling import Sampling
-from uitars_nb.model.serve import data_url, make_app, serving
+from uitars_nb.model.serve import data_url, make_app, serving, url_image
 from uitars_nb.model.tokenizer import make_tokenizer
 
 torch.set_num_threads(1)
@@ -215,3 +218,30 @@ async def test_servers_without_ids_or_log_probs(policy):
     del bare['choices'][0]['token_ids'], bare['prompt_token_ids']
     async with misbehaving(lambda n: JSONResponse(bare)) as (url, _), RemoteEngine(url, 'm') as remote: c = await remote.complete(CHAT)
     assert c.ids.tolist() == [-1, -1] and len(c.prompt_ids) == 0 and np.allclose(c.logps, [-.1, -.2])
+
+
+@pytest.fixture(scope='module')
+def tars(tmp_path_factory): return write_checkpoint(tmp_path_factory.mktemp('tars')/'model', 'UI-TARS-1.5-7B')
+
+
+def sent(remote, screen):
+    "The image of a request, as the server decodes it."
+    part, = remote._body([dict(role='user', content=[dict(type='image', image=screen)])], Sampling(), '')['messages'][0]['content']
+    return url_image(part['image_url']['url'])
+
+
+@pytest.mark.parametrize('size', [(160, 210), (240, 240), (320, 200), (1920, 1080), (2560, 90)])
+async def test_a_server_with_the_published_processor_sees_the_image_that_points_are_counted_in(tars, size):
+    published, screen = AutoImageProcessor.from_pretrained(tars), np.random.default_rng(1).integers(0, 256, (*size[::-1], 3), np.uint8)
+    async with RemoteEngine('http://127.0.0.1:9/v1', 'm') as remote:
+        agent = PolicyAgent.served(remote, {}, Sampling(), 'ui-tars-1.5')
+        got = published(images=[sent(remote, screen)], return_tensors='pt')
+    assert tuple(int(o) * 14 for o in got['image_grid_thw'][0, [2, 1]]) == smart_resize(size)
+    assert agent.dialect.parse("Action: click(start_box='({},{})')".format(*(o // 2 for o in smart_resize(size))), size).actions[0].args['point'] == (500, 500)
+    ours = Policy.from_pretrained(tars).processor.image_processor(images=[screen], return_tensors='pt')   # what training makes of the same screenshot
+    assert torch.equal(ours['pixel_values'], got['pixel_values'])
+
+
+@pytest.mark.parametrize('dialect', ['', 'ui-tars-1', 'ui-tars-2'])
+async def test_where_points_are_on_the_grid_screenshots_go_out_as_they_are(dialect):
+    async with RemoteEngine('http://127.0.0.1:9/v1', 'm', dialect=dialect) as remote: assert np.array_equal(sent(remote, SCREEN), SCREEN)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REPLY', 'SMALL', 'MemoryConfig', 'in_words', 'outcome', 'step_line', 'merged', 'fold', 'Plan', 'Memory', 'opening',
-           'messages', 'plans', 'Context', 'recall', 'estimate_tokens', 'summary_request']
+           'messages', 'plans', 'Context', 'recall', 'image_tokens', 'estimate_tokens', 'summary_request']
 
 # %% ../../nbs/40_agent/05_memory.ipynb #c2f769f7
 import math
@@ -208,11 +208,17 @@ def _first(options, build, room):
     return best
 
 # %% ../../nbs/40_agent/05_memory.ipynb #15ba7173
-def _part_tokens(part):
+def image_tokens(
+    width: int,    # of a screenshot in pixels
+    height: int,
+) -> int:
+    "Tokens that a Qwen2.5-VL model sees of a screenshot."
+    return math.prod(smart_resize((width, height))) // FACTOR**2
+
+def _part_tokens(part, image):
     if part['type'] == 'ids': return len(part['ids'])
     if part['type'] == 'text': return _text_tokens(part['text'])
-    h, w, _ = part['image'].shape
-    return 2 + math.prod(smart_resize((w, h))) // FACTOR**2
+    return 2 + image(*part['image'].shape[1::-1])
 
 def _text_tokens(text):
     dense = ''.join(c for c in text if not c.isalpha() and c != ' ')   # digits are tokens one by one, and signs may be
@@ -220,9 +226,10 @@ def _text_tokens(text):
 
 def estimate_tokens(
     messages: list[dict],
+    image: Callable[[int, int], int] = image_tokens,   # tokens of a screenshot by width and height
 ) -> int:
-    "Roughly how many tokens a Qwen2.5-VL model sees; rather too many than too few."
-    return sum(6 + sum(map(_part_tokens, m['content'])) for m in messages)
+    "Roughly how many tokens a model sees, Qwen2.5-VL by default; rather too many than too few."
+    return sum(6 + sum(_part_tokens(o, image) for o in m['content']) for m in messages)
 
 # %% ../../nbs/40_agent/05_memory.ipynb #ec89cb01
 def summary_request(

@@ -20,25 +20,27 @@ def probe(
     n: Annotated[int, typer.Option('-n', '--probes', help='Probes of each kind.', min=1)] = 200,
     split: Annotated[str, typer.Option(help='validation, or test.')] = 'test',
     arithmetic: Annotated[bool, typer.Option('--arithmetic', help='Sums, comparisons and orders instead, asked in text alone.')] = False,
+    dtype: Annotated[str, typer.Option(help='Of the weights: float32, bfloat16, or auto, as they are stored.')] = 'float32',
     out: Annotated[Path | None, typer.Option(help='A CSV file for the table.')] = None,
 ):
     """Measure what a checkpoint can read.
 
-    On unseen pages: random strings, colours, check boxes; with --arithmetic what it can reckon.
+    On unseen pages: random strings, colours, check boxes; with --arithmetic what it can reckon. On a GPU where there is one.
 
     \b
     Examples:
       uitars-nb probe uitars_nb/checkpoints/ct -n 100
       uitars-nb probe uitars_nb/checkpoints/pix2act59 --arithmetic
+      uitars-nb probe ./UI-TARS-1.5-7B --dtype auto
     """
     from uitars_nb.core.runs import write_atomic
     from uitars_nb.evaluation.probing import answers, probe_suite, probe_table, reckoning
     from uitars_nb.flywheel.probes import tally
     from uitars_nb.model.policy import Policy
     from uitars_nb.sandbox.base import run
-    known = Policy.from_pretrained(policy, dtype='float32')
+    known = Policy.to_play(policy, dtype)
     if arithmetic: right = run(reckoning(known, n, split))
-    else: right = tally(suite := run(probe_suite(n, split)), run(answers(known, suite)))
+    else: right = tally(suite := run(probe_suite(n, split)), run(answers(known, suite)), known.dialect)
     table = probe_table(right)
     if out: write_atomic(out, table.round(4).to_csv(index=False, lineterminator='\n'))
     print(table.to_string(index=False, float_format='{:.3f}'.format))

@@ -162,7 +162,7 @@ def evaluate_policy(
     Examples:
       uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick
       uitars-nb eval --policy http://127.0.0.1:8000/v1 --dialect ui-tars-1.5 --max-tokens 512 --episodes 10
-      uitars-nb eval --policy ./UI-TARS-1.5-7B --suite recall/pairs --images 3 --summaries written
+      uitars-nb eval --policy ./UI-TARS-1.5-7B --suite recall/pairs --images 3 --summaries written --max-tokens 512
       uitars-nb eval --policy runs/sft/policy --split train --first 500 --expert demonstrator --out runs/mended
     """
     from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results

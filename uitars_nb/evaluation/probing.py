@@ -61,14 +61,14 @@ async def answers(
     **kwargs,                # of `replies`
 ) -> list[str]:
     "What the policy says to each probe."
-    return await replies(policy, [[dict(type='text', text=o.question.instruction), dict(type='image', image=o.page.screen)] for o in suite], **kwargs)
+    return await replies(policy, [[dict(type='text', text=o.question.asked(policy.dialect, o.page.size)), dict(type='image', image=o.page.screen)] for o in suite], **kwargs)
 
 async def probe_policy(
     policy: Policy,
     suite: Sequence[Probe],
 ) -> dict[str, float]:
     "Share of right answers by kind, as `train.sft.fit` takes it for `evaluate`."
-    return {kind: k / n for kind, (k, n) in tally(suite, await answers(policy, suite)).items()}
+    return {kind: k / n for kind, (k, n) in tally(suite, await answers(policy, suite), policy.dialect).items()}
 
 def probe_table(
     right: Mapping[str, tuple[int, int]],   # of `flywheel.probes.tally`

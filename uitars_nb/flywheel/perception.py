@@ -34,15 +34,16 @@ def answer_ids(
     page: LabelledPage,
     policy: Policy,      # whose tokens they are
 ) -> np.ndarray:
-    "int32 (n,): the answer in tokens; where the small policy reads it off the page, a token a letter."
-    if not hasattr(policy.model, 'target') or _letters_of(question, page) is None: return policy.encode(question.answer)
-    return np.concatenate([policy.encode(o) for o in question.answer])
+    "int32 (n,): the answer in tokens, as its dialect writes it; where the small policy reads it off the page, a token a letter."
+    reply = question.reply(policy.dialect, page.size)
+    if not hasattr(policy.model, 'target') or _letters_of(question, page) is None: return policy.encode(reply)
+    return np.concatenate([policy.encode(o) for o in reply])
 
 def _letters_of(question, page):
     "int (n, 5): the letters of an answer that stands on the page, with their boxes; None where it does not stand there."
     if question.box or not question.about: return None
     chars = page.chars[_inside(page.chars[:, 1:], question.about)]
-    return chars if len(chars) and ''.join(map(chr, chars[:, 0])) == question.answer.replace(' ', '') else None
+    return chars if len(chars) and ''.join(map(chr, chars[:, 0])) == question.said.replace(' ', '') else None
 
 def looked_at(
     page: LabelledPage,
@@ -100,7 +101,7 @@ def _conversation(page, questions, replies, policy):
     messages, spans = [], []
     for q, reply in zip(questions, replies):
         image = [] if messages else [dict(type='image', image=page.screen)]
-        messages.append(dict(role='user', content=[dict(type='text', text=q.instruction), *image]))
+        messages.append(dict(role='user', content=[dict(type='text', text=q.asked(policy.dialect, page.size)), *image]))
         prompt = policy.render(messages)
         spans.append((len(prompt.ids), len(prompt.ids) + len(reply)))
         messages.append(dict(role='assistant', content=[dict(type='ids', ids=reply)]))

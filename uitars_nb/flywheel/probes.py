@@ -10,11 +10,11 @@ import random, re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core.grammar import parse
 from .labels import LabelledPage
 from .pages import COLUMNS, render_sheet
 from .questions import ask
 from .words import Question, hits
+from ..model.dialects import Dialect
 from ..tasks.base import seeds, split_of
 
 # %% ../../nbs/60_flywheel/16_probes.ipynb #6f4b516f
@@ -62,21 +62,24 @@ def probes(
 # %% ../../nbs/60_flywheel/16_probes.ipynb #07a0b186
 def is_right(
     probe: Probe,
-    answer: str,   # a model's reply, special tokens removed
+    answer: str,         # a model's reply, special tokens removed
+    dialect: Dialect,    # of the model
 ) -> bool:
     "Whether a reply answers a probe."
-    if probe.question.box is None: return answer.strip() == probe.question.answer
-    parsed = parse(answer)
+    size = probe.page.size
+    if probe.question.box is None: return answer.strip() == probe.question.reply(dialect, size)
+    parsed = dialect.parse(answer, size)
     points = [o.args['point'] for o in getattr(parsed, 'actions', ()) if 'point' in o.args]
-    return len(points) == 1 and hits(points[0], probe.question.box, probe.page.size)
+    return len(points) == 1 and hits(points[0], probe.question.box, size)
 
 def tally(
     suite: Sequence[Probe],
     answers: Sequence[str],  # one a probe
+    dialect: Dialect,        # of the model that gave them
 ) -> dict[str, tuple[int, int]]:
     "Right answers and answers, by kind of probe."
     right = {}
     for probe, answer in zip(suite, answers, strict=True):
         k, n = right.get(probe.kind, (0, 0))
-        right[probe.kind] = k + is_right(probe, answer), n + 1
+        right[probe.kind] = k + is_right(probe, answer, dialect), n + 1
     return right

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.coordinates import GRID, to_pixel
-from ..core.grammar import print_reply
 from ..core.types import Action
 from .labels import Element, LabelledPage
+from ..model.dialects import Dialect, get_dialect
 from ..model.tokenizer import STEP
 
 # %% ../../nbs/60_flywheel/12_words.ipynb #e5a66728
@@ -40,13 +40,34 @@ def hits(
 # %% ../../nbs/60_flywheel/12_words.ipynb #d91fb08c
 @dataclass(frozen=True)
 class Question:
-    "An instruction and the right answer to it."
+    "An instruction and the right answer to it, points on the grid."
     kind: str                                       # such as 'point_word'
     instruction: str
-    answer: str                                     # the reply to learn: a thought and a call, or plain text
+    said: str                                       # the answer: plain text, or the thought before `action`
     box: tuple[int, int, int, int] | None = None    # of what to point at, px
     about: tuple[int, int, int, int] | None = None  # of what is asked about, px, where there is one place
     n: int = 1                                      # things on the page that the answer was chosen from
+    action: Action | None = None                    # that answers, where words alone do not
+
+    def asked(self,
+        dialect: Dialect,
+        size: tuple[int, int],   # of the screen, px
+    ) -> str:
+        "The instruction as a model of that dialect is given it."
+        return dialect.points(self.instruction, size)
+
+    def reply(self,
+        dialect: Dialect,
+        size: tuple[int, int],   # of the screen, px
+    ) -> str:
+        "The answer as a model of that dialect gives it."
+        said = dialect.points(self.said, size)
+        return dialect.write(said, [self.action], size) if self.action else said
+
+    @property
+    def answer(self) -> str:
+        "The answer in the dialect of the small policy, which is the same on every screen."
+        return self.reply(get_dialect('ui-tars-2'), (GRID, GRID))
 
 # %% ../../nbs/60_flywheel/12_words.ipynb #1a81184f
 def point_at(
@@ -59,7 +80,7 @@ def point_at(
 ) -> Question:
     "A question that is answered by a click."
     point = grid_point(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2), page.size)
-    return Question(kind, instruction, print_reply(f'click {name}', [Action('click', dict(point=point))]), tuple(box), tuple(box), n)
+    return Question(kind, instruction, f'click {name}', tuple(box), tuple(box), n, Action('click', dict(point=point)))
 
 def tell(
     kind: str,
@@ -76,7 +97,7 @@ def where(
     box: Sequence[int],     # px
     page: LabelledPage,
 ) -> str:
-    "The middle of a box as an instruction writes it."
+    "The middle of a box as the instruction of a question writes it."
     return '<point>{} {}</point>'.format(*grid_point(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2), page.size))
 
 # %% ../../nbs/60_flywheel/12_words.ipynb #4e9987bb
