@@ -61,8 +61,8 @@ def known_curves(
     run: Path,      # the experiment's directory
     report: Path,   # its report's
 ) -> pd.DataFrame:
-    "What `run_arms` has left in the runs, as far as they have come; of runs that are gone, what the report keeps. Raises `FileNotFoundError` where neither has a curve."
-    files = [o/'curves.csv' for o in (run, report)]
+    "What the report keeps; where there is no report yet, what `run_arms` has left in the runs so far. Raises `FileNotFoundError` where neither has a curve."
+    files = [o/'curves.csv' for o in (report, run)]
     if not (found := [o for o in files if o.exists()]): raise FileNotFoundError(f'there is nothing to draw: neither {files[0]} nor {files[1]} is here')
     return pd.read_csv(found[0])
 
@@ -70,7 +70,7 @@ def known_curves(
 def bands(
     curves: pd.DataFrame,   # of `run_arms`
     column: str,
-    smooth: int = 5,        # updates of the running mean
+    smooth: int = 1,        # updates of a running mean, the newest and those before it; 1: none
     confidence: float = .95,
 ) -> pd.DataFrame:
     "A row for each arm and update: mean, low, high and number of seeds. No row for what was never measured, as a difference of updates where there is one update."
@@ -103,9 +103,10 @@ def effect(
     ratio: bool = False,      # how many times as much instead, of a column that is positive
     confidence: float = .95,
 ) -> Effect:
-    "How much more of `column` one arm has than another. Raises `ValueError` for fewer than two seeds in common."
+    "How much more of `column` one arm has than another. Raises `ValueError` for an arm that has no curve, and for fewer than two seeds in common."
     part = curves[(curves['update'] >= first) & (curves['update'] <= (last or np.inf))]
     each = part.groupby(['arm', 'seed'])[column].mean().unstack('arm')
+    if gone := [o for o in (arm, against) if o not in each]: raise ValueError(f'no curve of {gone[0]!r}: there are those of {", ".join(map(repr, each))}')
     if ratio: each = np.log(each)
     diff = (each[arm] - each[against]).dropna()
     if len(diff) < 2: raise ValueError(f'{arm} and {against} have {len(diff)} seeds in common: two are needed for an interval')
@@ -133,11 +134,12 @@ LEAST = dict(explained_variance=-1.)   # column -> where what lies below is draw
 def draw_curves(
     curves: pd.DataFrame,
     columns: Sequence[str],
-    smooth: int = 5,        # updates of the running mean
+    smooth: int = 1,        # as in `bands`; where it is more than 1, the axis says so
 ):
     "A figure with a panel for each column."
     fig, axes = plt.subplots(1, len(columns), figsize=(4.6 * len(columns), 3.1), squeeze=False)
-    for ax, column in zip(axes[0], columns): draw_bands(ax, bands(curves.assign(**{column: curves[column].clip(lower=LEAST.get(column))}), column, smooth), column.replace('_', ' '))
+    said = f', mean of {smooth} updates' if smooth > 1 else ''
+    for ax, column in zip(axes[0], columns): draw_bands(ax, bands(curves.assign(**{column: curves[column].clip(lower=LEAST.get(column))}), column, smooth), column.replace('_', ' ') + said)
     axes[0, 0].legend(frameon=False)
     fig.tight_layout()
     return fig
@@ -155,7 +157,8 @@ class RLArm:
 
     def __call__(self, path: Path, seed: int) -> Path:
         "Train in a directory with a seed."
-        mine, critic = replace(self.actor, seed=seed), None
+        practised = self.config.objective
+        mine, critic = replace(self.actor, seed=seed, temperature=practised.temperature, top_p=practised.top_p), None
         if self.value and self.config.algorithm == 'ppo': critic = self._critic(path.parent, mine)
         return reinforce(self.start, path, mine, replace(self.config, seed=seed), critic, self.hardware, progress=False)
 
@@ -177,7 +180,7 @@ def critic_curves(
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 # %% ../../nbs/70_train/40_arms.ipynb #d2b8efb3
-COLUMNS = ('success', 'reward', 'entropy', 'kl', 'explained_variance', 'value_return_correlation', 'clip_high', 'clip_low', 'rounds', 'think_words', 'own_tokens', 'stale_tokens', 'trajs_per_min', 'wait_seconds',
+COLUMNS = ('success', 'reward', 'entropy', 'kl', 'explained_variance', 'value_return_correlation', 'clip_high', 'clip_low', 'rounds', 'think_words', 'own_tokens', 'stale_tokens', 'dropped', 'trajs_per_min', 'wait_seconds',
            'update_seconds', 'engine_share', 'spent/environment')   # of the metrics, those that experiments keep
 
 @dataclass(frozen=True)
