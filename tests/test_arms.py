@@ -41,6 +41,13 @@ def test_a_curve_is_drawn_as_measured_or_says_that_it_is_not(smooth, said):
     assert (fig.axes[0].lines[0].get_ydata().tolist() == up) == (said == 'success')
 
 
+def test_no_band_promises_more_than_all():
+    fig = arms.draw_curves(pd.DataFrame(dict(update=1, success=[.8, 1., .2], arm=['a', 'a', 'b'], seed=[0, 1, 0])), ['success'])
+    plt.close(fig)
+    ends = [path.vertices[:, 1] for band in fig.axes[0].collections for path in band.get_paths()]
+    assert min(map(min, ends)) >= 0 and max(map(max, ends)) <= 1
+
+
 @pytest.mark.parametrize('notebook, last', [('ppo_grpo', ''), ('decoupled_gae', 'critics'), ('async_rollout', 'last')])
 def test_a_local_run_does_not_touch_a_report(notebook, last, tmp_path):
     "A report of all arms and two seeds, a run of one of each."
