@@ -134,7 +134,7 @@ def test_a_report_is_drawn_again_from_its_files(report, notebook, tmp_path):
     shutil.copytree(before, home, ignore=shutil.ignore_patterns('films', '*.svg'))
     parameters = root/'nbs/experiments/params'/f'{report}.yaml'
     options = ['-f', str(parameters)] if notebook != 'main' else []
-    command = [sys.executable, '-m', 'papermill', f'nbs/experiments/{notebook}.ipynb', str(home/f'{notebook}.ipynb'), *options, '-p', 'report', str(home), '-p', 'play', 'False', '-k', 'python3', '--cwd', str(root)]
+    command = [sys.executable, '-m', 'papermill', f'nbs/experiments/{notebook}.ipynb', str(home/f'{notebook}.ipynb'), *options, '-p', 'report', str(home), '-p', 'run', str(tmp_path/'no run'), '-p', 'play', 'False', '-k', 'python3', '--cwd', str(root)]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=250)
     assert done.returncode == 0, done.stderr[-2000:]
     kept = [o.name for o in before.iterdir() if o.suffix in ('.csv', '.json', '.svg')]

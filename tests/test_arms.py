@@ -1,0 +1,99 @@
+"""train.arms and the experiments that are made of it: what a figure says of itself, what drawing again leaves alone, how a critic's episodes are sampled."""
+import ast, json, re, subprocess, sys
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from uitars_nb.agent.playing import ActorConfig
+from uitars_nb.core.figures import Figure
+from uitars_nb.evaluation.evaluate import scores
+from uitars_nb.evaluation.statistics import macro_mean
+from uitars_nb.train import arms
+from uitars_nb.train.ppo import PPOConfig
+from uitars_nb.train.update import Objective
+from uitars_nb.train.value import ValueConfig
+
+root = Path(__file__).resolve().parents[1]
+
+
+def cells(path, kind): return [''.join(c['source']) for c in json.loads((root/path).read_text())['cells'] if c['cell_type'] == kind]
+
+
+def drawn(notebook, *parameters):
+    "Draw an experiment's report again in a process of its own."
+    command = [sys.executable, '-m', 'papermill', f'nbs/experiments/{notebook}.ipynb', '/dev/null', '-p', 'play', 'False', *parameters, '-k', 'python3', '--cwd', str(root)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def bytes_of(folder): return {o.name: o.read_bytes() for o in folder.iterdir() if o.suffix in ('.csv', '.json')}
+
+
+@pytest.mark.parametrize('smooth, said', [({}, 'success'), (dict(smooth=1), 'success'), (dict(smooth=4), 'success, mean of 4 updates')])
+def test_a_curve_is_drawn_as_measured_or_says_that_it_is_not(smooth, said):
+    up = [0., 1., 0., 1., 0., 1.]
+    fig = arms.draw_curves(pd.DataFrame(dict(update=range(1, 7), success=up, arm='a', seed=0)), ['success'], **smooth)
+    plt.close(fig)
+    assert fig.axes[0].get_ylabel() == said
+    assert (fig.axes[0].lines[0].get_ydata().tolist() == up) == (said == 'success')
+
+
+def test_no_band_promises_more_than_all():
+    fig = arms.draw_curves(pd.DataFrame(dict(update=1, success=[.8, 1., .2], arm=['a', 'a', 'b'], seed=[0, 1, 0])), ['success'])
+    plt.close(fig)
+    ends = [path.vertices[:, 1] for band in fig.axes[0].collections for path in band.get_paths()]
+    assert min(map(min, ends)) >= 0 and max(map(max, ends)) <= 1
+
+
+@pytest.mark.parametrize('notebook, last', [('ppo_grpo', ''), ('decoupled_gae', 'critics'), ('async_rollout', 'last')])
+def test_a_local_run_does_not_touch_a_report(notebook, last, tmp_path):
+    "A report of all arms and two seeds, a run of one of each."
+    report, run, seeds = tmp_path/'report', tmp_path/'run', [0, 1]
+    for folder in (report, run): folder.mkdir()
+    for name in filter(None, ('curves', last)):
+        table = pd.read_csv(root/'reports'/notebook/f'{name}.csv')
+        table[table.seed.isin(seeds)].to_csv(report/f'{name}.csv', index=False)
+    curves = pd.read_csv(report/'curves.csv')
+    curves[(curves.seed == 0) & (curves.arm == curves.arm[0])].to_csv(run/'curves.csv', index=False)
+    before = bytes_of(report)
+    drawn(notebook, '-f', f'nbs/experiments/params/{notebook}.yaml', '-y', f'seeds: {seeds}', '-p', 'run', str(run), '-p', 'report', str(report))
+    assert bytes_of(report) == before and list(report.glob('*.svg'))
+
+
+@pytest.mark.parametrize('missing', [('ppo', 'grpo'), ('grpo', 'ppo')])
+def test_an_effect_says_which_arm_is_missing(missing):
+    curves = pd.DataFrame(dict(update=1, success=.5, arm='ppo', seed=[0, 1]))
+    with pytest.raises(ValueError, match="no curve of 'grpo': there are those of 'ppo'"): arms.effect(curves, 'success', *missing)
+
+
+def test_a_critic_learns_from_episodes_sampled_as_in_practice(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(arms, 'pretrain_value', lambda start, path, actor, *args, **kwargs: seen.append(actor) or path)
+    monkeypatch.setattr(arms, 'reinforce', lambda start, path, *args, **kwargs: path)
+    arm = arms.RLArm('start', ActorConfig('start', ('miniwob/click-test',), 'demo'), PPOConfig(objective=Objective(temperature=.6, top_p=.9)), ValueConfig())
+    arm(tmp_path/'a-0', 0)
+    replace(arm, config=PPOConfig())(tmp_path/'b-0', 0)
+    assert [(o.temperature, o.top_p) for o in seen] == [(.6, .9), (1., 1.)]
+
+
+def test_trajectories_that_were_too_old_are_kept_in_curves(): assert 'dropped' in arms.COLUMNS
+
+
+def test_a_figure_of_the_main_job_rests_on_what_was_played():
+    cell = next(o for o in cells('nbs/experiments/main.ipynb', 'code') if 'def figure_of' in o)
+    names = dict(Figure=Figure, macro_mean=macro_mean, scores=scores, COMMAND='', machine=lambda **_: '', versions=dict)
+    exec(next(ast.unparse(o) for o in ast.parse(cell).body if getattr(o, 'name', '') == 'figure_of'), names)
+    table = pd.DataFrame(dict(task='t', seed=range(5), success=True, env_failure=[False] * 4 + [True]))
+    assert names['figure_of'](table).n == 4
+
+
+def test_the_table_of_dynamics_is_its_reports():
+    "The numbers in prose are those that a cell made of `curves.csv`."
+    report = json.loads((root/'reports/dynamics/dynamics.ipynb').read_text())
+    made = next(''.join(o['data']['text/plain']) for c in report['cells'] for o in c.get('outputs', ()) if ' to ' in ''.join(o.get('data', {}).get('text/plain', '')))
+    found = re.findall(r'\S+ to \S+, \S+ \[\S+, \S+\]', re.sub(r'\b0\.', '.', made))
+    prose = next(o for o in cells('nbs/experiments/dynamics.ipynb', 'markdown') if 'At full size' in o)
+    assert len(found) == 8 and [o for o in found if o not in prose] == []
