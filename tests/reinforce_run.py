@@ -1,5 +1,5 @@
 "A small run of reinforcement learning; as a script it can be killed, or run on several processes."
-import argparse, contextlib, os, signal
+import argparse, contextlib, os, signal, time
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class First:
 
 
 class Die(L.Callback):
-    "Kills the process, as the system would, after an update; or its actor, or that one's browsers."
+    "Kills the process, as the system would, after an update; or its actor, or that one's browsers in the middle of episodes."
     def __init__(self, update, who='trainer'): self.update, self.who = update, who
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
@@ -48,8 +48,15 @@ class Die(L.Callback):
         browsers = lambda: [o.pid for o in psutil.Process(actor).children(recursive=True) if 'chrom' in o.name()]
         pids = dict(trainer=lambda: [os.getpid()], actor=lambda: [actor], browser=browsers)[self.who]()
         assert pids, f'there is no {self.who} to kill'
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError): os.kill(pid, signal.SIGKILL)
+        if self.who == 'browser':   # the next episodes begin on browsers that stand still
+            send(signal.SIGSTOP, pids)
+            time.sleep(2)
+        send(signal.SIGKILL, pids)
+
+
+def send(sign, pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError): os.kill(pid, sign)
 
 
 def row_by_row(parts=experience.parts):

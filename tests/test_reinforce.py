@@ -89,11 +89,15 @@ def test_what_is_no_part_of_the_module_comes_to_its_device(shared, tmp_path):
     assert {o.device.type for o in (*module.networks, module.critic.model)} == {'meta'}
 
 
-@pytest.mark.parametrize('who', ['actor', 'browser'])
-def test_killed_actors_and_browsers_cost_no_trajectory_and_double_none(who, tmp_path):
-    done = script(tmp_path, '--die', 2, '--who', who)
+@pytest.mark.parametrize('who, staleness', [('actor', 1), ('browser', 0)])
+def test_killed_actors_and_browsers_cost_no_trajectory_and_double_none(who, staleness, tmp_path):
+    "Without staleness no other episode can take the place of one that a browser broke and nobody plays again."
+    done = script(tmp_path, '--die', 2, '--who', who, '--staleness', staleness)
     assert done.returncode == 0, done.stderr[-3000:]
     accounted(tmp_path/'run', 5)
+    told = read_metrics(tmp_path/'run')
+    assert told.dropped.sum() == 0
+    assert who == 'actor' or told.filter(like='env_failures/').sum().sum() >= 1      # the trainer hears of what broke
 
 
 def test_synchronous_training_is_never_stale(tmp_path):
