@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config
 from transformers.utils import logging
@@ -510,7 +510,7 @@ def test_rendering_agrees_with_the_processor(load, kind, messages):
     policy = load(kind)
     asked = [dict(m, content=[text(m['content'])] if isinstance(m['content'], str) else m['content']) for m in messages if m['role'] != 'assistant']
     for m in asked: m['content'] = [p for i, p in enumerate(m['content']) if p['type'] == 'image' or i == 0 or m['content'][i - 1]['type'] == 'image']
-    assume(not any('<|' in p['text'] or '\0' in p['text'] for p in parts(asked, 'text')))
+    for p in parts(asked, 'text'): p['text'] = p['text'].replace('|', '/').replace('\0', '')
     written = policy.processor.apply_chat_template([dict(m, content=[dict(type='image') if p['type'] == 'image' else p for p in m['content']]) for m in asked], tokenize=False, add_generation_prompt=True)
     screens = [p['image'] for p in parts(asked, 'image')]
     theirs = policy.processor(text=[written], images=screens or None, return_tensors='pt')
