@@ -353,6 +353,9 @@ def test_an_adapter_learns_alone_and_goes_on_after_a_stop(checkpointing, tmp_pat
 
 def test_only_a_checkpoint_gets_an_adapter(tmp_path):
     with pytest.raises(ValueError, match='an adapter is for a checkpoint'): first_policy('new', lora=4)
+    write_checkpoint(tmp_path/'base', 'Qwen2.5-VL')
+    first_policy(tmp_path/'base', lora=2).save(tmp_path/'adapter')
+    with pytest.raises(ValueError, match='learns on as it is'): first_policy(tmp_path/'adapter', lora=2)
 
 
 def test_layers_that_are_computed_again_have_the_same_gradient(tmp_path):
