@@ -2,15 +2,17 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import lightning as L
 import numpy as np, pytest, torch
 
 from uitars_nb.core.types import Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.flywheel.rewards import Reward
 from uitars_nb.model.batching import load_weights
 from uitars_nb.model.sampling import nucleus
-from uitars_nb.train.collector import Collector
+from uitars_nb.model.value import Critic
+from uitars_nb.train.collector import Batch, Collector
 from uitars_nb.rl.shaping import Shaping
-from uitars_nb.train import ppo
+from uitars_nb.train import ppo, update
 from uitars_nb.train.experience import gather, group_advantages, outcome_rewards, parts, token_rewards
 from uitars_nb.train.measures import together
 from uitars_nb.train.ppo import PPO, PPOConfig, batch_targets
@@ -56,7 +58,7 @@ def test_what_stands_beside_the_surrogate_by_hand(mean, policy, exp):
     "Each term alone: the loss with it less the loss without, against the formula, and its gradient too."
     n, total = len(exp.behaviour_N), 3 if mean == 'sequence' else len(exp.behaviour_N)
     old = old_logps(policy, exp)
-    targets = Targets(old, torch.linspace(-1, 1, n), torch.zeros(n), torch.zeros(n), reference_N=old + torch.linspace(-.5, .5, n))
+    targets = Targets(old, torch.linspace(-1, 1, n), reference_N=old + torch.linspace(-.5, .5, n))
     part, = parts(exp, np.arange(9), 1 << 20)
     def terms(**weights):
         policy.model.zero_grad()
@@ -123,7 +125,7 @@ def test_how_far_an_update_has_moved(exp):
     policy.model.eval()
     module = PPO(policy, None, PPOConfig(algorithm='grpo'))
     old = old_logps(policy, exp)
-    targets = Targets(old, old, old, old)
+    targets = Targets(old, old)
     assert module.moved(exp, targets, np.random.default_rng(0)) < 1e-9
     with torch.no_grad():
         for p in policy.model.parameters(): p.add_(.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
@@ -211,3 +213,38 @@ def test_an_actor_goes_on_with_the_last_checkpoint(layout, tmp_path):
         for p in policy.model.parameters(): p.zero_()
     load_weights(policy.model, state)
     assert all(torch.equal(v, wanted[k]) for k, v in policy.model.state_dict().items())
+
+
+def one_update(looks, gae_lambda_value):
+    "Weights of actor and critic after an update, and the rows that were looked at without a gradient before."
+    torch.manual_seed(0)
+    policy = sft_run.small_policy(0.)
+    policy.model.eval()
+    critic = Critic.from_policy(policy)
+    torch.nn.init.normal_(critic.head.weight)
+    config = PPOConfig(updates=1, warmup=1, lr=1e-2, critic_lr=1e-2, epochs=2, minibatches=3, part_tokens=1, value_clip=.2, gae_lambda_value=gae_lambda_value, shaping=Shaping(overlong=0.))
+    trajs = [trajectory(policy, i, i != 1, malformed=[1] if i == 0 else ()) for i in range(3)]
+    rows = []
+    with pytest.MonkeyPatch.context() as m:
+        seen = update.in_parts
+        m.setattr(update, 'in_parts', lambda policy, exp, tokens, model, ask, which=None: rows.append(9 if which is None else len(which)) or seen(policy, exp, tokens, model, ask, which))
+        for module in (update, ppo): m.setattr(module, 'after_first', looks)
+        trainer = L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator='cpu')
+        trainer.fit(PPO(policy, critic, config), torch.utils.data.DataLoader([Batch(0, trajs, [Reward(float(o.success), o.success) for o in trajs])], batch_size=None))
+    return torch.cat([p.detach().flatten() for p in (*policy.model.parameters(), *critic.parameters())]), rows
+
+
+@pytest.mark.parametrize('gae_lambda_value', [1., .9])
+def test_the_first_minibatch_needs_no_look_of_its_own(gae_lambda_value):
+    "Of nine rows three are of the first step; returns that are made of values need all of them."
+    every, rows = one_update(lambda steps: np.arange(9), gae_lambda_value)
+    later, fewer = one_update(update.after_first, gae_lambda_value)
+    assert fewer == [6, 6 if gae_lambda_value == 1 else 9] and sum(rows) == 18
+    assert (every - later).abs().max() < 1e-4   # of some hundredths
+
+
+def test_what_was_said_first_stays(policy, exp):
+    part = parts(exp, np.arange(9), 1)[0]
+    x, n = torch.full((len(exp.behaviour_N),), torch.nan), len(part.at)
+    assert update.since(x, part, torch.zeros(n)).tolist() == [0.] * n == update.since(x, part, torch.ones(n)).tolist()
+    assert x.isnan().sum() == len(x) - n

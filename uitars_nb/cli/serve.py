@@ -6,6 +6,7 @@
 __all__ = ['serve']
 
 # %% ../../nbs/90_cli/18_serve.ipynb #acac3051
+import asyncio, signal
 from typing import Annotated
 
 import typer
@@ -25,19 +26,30 @@ def serve(
 ):
     """Serve a checkpoint as a chat endpoint.
 
-    OpenAI-compatible, with images and log-probabilities, until it is interrupted.
+    OpenAI-compatible, with images and log-probabilities, until SIGINT (Ctrl-C) or SIGTERM.
+    Replies that are being written then get ten seconds; a second signal ends it at once.
 
     \b
     Example:
       uitars-nb serve uitars_nb/checkpoints/pix2act59
     """
-    import asyncio
     from uitars_nb.model.engine import Engine
     from uitars_nb.model.policy import Policy
     from uitars_nb.model.serve import serving
     known = Policy.to_play(policy, dtype=dtype)
     async def until_interrupted():
         async with Engine(known, max_batch=batch) as engine, serving(engine, token, host, port, name) as (url, key):
+            came = _first_signal()
             print(f'{url} serves {name or known.name}', 'its token is the one given' if token else f'its token: {key}', sep='; ', flush=True)
-            await asyncio.Event().wait()
-    asyncio.run(until_interrupted())
+            return await came
+    raise typer.Exit(128 + asyncio.run(until_interrupted()))
+
+def _first_signal(signals=(signal.SIGINT, signal.SIGTERM)):
+    "A future of the first of them, also where the process was started to ignore it, as a shell starts what runs in the background; the next one has its usual effect."
+    loop = asyncio.get_running_loop()
+    came = loop.create_future()
+    def take(sig):
+        for o in signals: loop.remove_signal_handler(o)
+        came.set_result(int(sig))
+    for o in signals: loop.add_signal_handler(o, take, o)
+    return came

@@ -7,7 +7,7 @@ __all__ = ['data_url', 'url_image', 'from_openai', 'ChatRequest', 'choice', 'cha
 
 # %% ../../nbs/30_model/45_serve.ipynb #8346afcb
 import asyncio, base64, hmac, io, secrets, time, uuid
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import numpy as np
 import uvicorn
@@ -179,6 +179,10 @@ async def _hangs_up(request):
     while (await request.receive())['type'] != 'http.disconnect': pass
 
 # %% ../../nbs/30_model/45_serve.ipynb #9239b936
+class _Server(uvicorn.Server):
+    "Leaves signals to whoever runs the block: uvicorn would take them, end, and raise them again, which a process that ignores them outlives without its server."
+    def capture_signals(self): return nullcontext()
+
 @asynccontextmanager
 async def serving(
     engine: Engine,
@@ -190,7 +194,7 @@ async def serving(
     "Serve an engine while the block runs."
     token = token or secrets.token_urlsafe(24)
     config = uvicorn.Config(make_app(engine, token, name), host, port, log_level='warning', lifespan='off', timeout_graceful_shutdown=10)   # seconds for replies that are being written
-    server = uvicorn.Server(config)
+    server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock := config.bind_socket()]))
     try:
         while not server.started and not task.done(): await asyncio.sleep(.01)

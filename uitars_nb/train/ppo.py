@@ -6,7 +6,7 @@
 __all__ = ['ALGORITHMS', 'LEAST', 'FEWEST', 'MOST', 'PPOConfig', 'batch_targets', 'critic_measures', 'looked_at', 'PPO']
 
 # %% ../../nbs/70_train/30_ppo.ipynb #2ecbcdb8
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -23,12 +23,12 @@ from ..rl.losses import explained_variance, kl_estimate, reinforce_pp_advantages
 from ..rl.shaping import Shaping
 from .collector import Batch
 from .devices import evened, local_backward, of_all, over_devices, spread
-from .experience import Experience, advantages, gather, group_advantages, minibatches, parts, token_rewards
+from .experience import Experience, Part, advantages, gather, group_advantages, parts, token_rewards
 from .measures import ages, behaviour, ends, outcomes, spent, together
 from .optim import MuonAdamW, groups
 from .rehearsal import lessons, rehearse
 from .sft import freeze
-from .update import Objective, Targets, actor_loss, critic_steps, look_once, old_logps, old_values, own_states, part_logits, row_batch, take_step, takes_samples
+from .update import Objective, Targets, actor_loss, after_first, critic_steps, look_once, old_logps, optimiser_steps, own_states, part_logits, returns_of, row_batch, take_step, takes_samples
 
 # %% ../../nbs/70_train/30_ppo.ipynb #8dafc0c1
 ALGORITHMS = ('ppo', 'grpo', 'reinforce++')
@@ -80,13 +80,12 @@ def batch_targets(
     config: PPOConfig,
     reference_N: torch.Tensor | None = None,   # fp32 log-probabilities under the policy that practice began with
 ) -> Targets:
-    "What an update compares with, by the configured algorithm."
+    "What the actor compares with, by the configured algorithm."
     c = config
-    adv = advantages(exp, value_N, c.shaping, gamma=c.gamma, gae_lambda_policy=_lambda(exp, c), gae_lambda_value=c.gae_lambda_value)
-    if c.algorithm == 'grpo': adv_N = group_advantages(exp, c.shaping, c.group_scale)
-    elif c.algorithm == 'reinforce++': adv_N = reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.own_BT, c.gamma, LEAST)[exp.own_BT]
-    else: adv_N = whiten(adv.adv_BT[None], torch.ones_like(adv.adv_BT[None], dtype=torch.bool), LEAST)[0] if c.whiten else adv.adv_BT
-    return Targets(old_N, adv_N, adv.ret_BT, value_N, reference_N)
+    if c.algorithm == 'grpo': return Targets(old_N, group_advantages(exp, c.shaping, c.group_scale), reference_N)
+    if c.algorithm == 'reinforce++': return Targets(old_N, reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.own_BT, c.gamma, LEAST)[exp.own_BT], reference_N)
+    adv_N = advantages(exp, value_N, c.shaping, gamma=c.gamma, gae_lambda_policy=_lambda(exp, c)).adv_BT
+    return Targets(old_N, whiten(adv_N[None], torch.ones_like(adv_N[None], dtype=torch.bool), LEAST)[0] if c.whiten else adv_N, reference_N)
 
 def _lambda(exp, c):
     "The policy's lambda, for all trajectories or for each."
@@ -166,10 +165,12 @@ class PPO(L.LightningModule):
         "One update."
         began = perf_counter()
         exp = look_once(gather(batch.trajs, batch.rewards, all(map(takes_samples, self.networks))), self.networks, self.policy.processor)
-        targets, facts, states = self.look(exp)
         rng = np.random.default_rng((self.config.seed, self.version))
-        if self.critic is not None: critic_steps(self.critic, self.policy, exp, targets, self.optimizers(use_pl_optimizer=True)[1], self.config, rng, local_backward(self), self.config.value_clip, states)
-        facts |= self.fit_actor(exp, targets, rng)
+        before, now = optimiser_steps(exp, self.config, rng) if self.critic is not None else [], optimiser_steps(exp, self.config, rng)
+        old, states = self.look(exp, now)
+        value, facts = torch.zeros_like(old), {}
+        if self.critic is not None: value, facts = self.fit_critic(exp, before, states)
+        facts |= self.fit_actor(exp, batch_targets(exp, old, value, self.config, self.look_back(exp)), now, rng)
         self.version += 1
         self.note(batch, exp, facts, began)
 
@@ -179,38 +180,38 @@ class PPO(L.LightningModule):
         others = self.critic if self.critic is not None and not self.critic.shared else None, self.reference if self.config.objective.kl else None
         return [self.model, *(o.model for o in others if o is not None)]
 
-    def look(self, exp: Experience) -> tuple[Targets, dict[str, float], torch.Tensor | None]:
-        "Old log-probabilities, values, advantages; what they say of the critic; the states that a shared one reads."
-        c, states = self.config, None
-        if self.critic is not None and self.critic.shared: old, states = own_states(self.policy, exp, c.part_tokens, c.objective.temperature)
-        else: old = old_logps(self.policy, exp, c.part_tokens, c.objective.temperature)
-        value = torch.zeros_like(old) if self.critic is None else old_values(self.critic, self.policy, exp, c.part_tokens, states)
-        reference = old_logps(self.reference, exp, c.part_tokens, c.objective.temperature) if c.objective.kl else None
-        targets = batch_targets(exp, old, value, c, reference)
-        return targets, self._measures(exp, value) if self.critic is not None else {}, states
+    def look(self, exp: Experience, steps: Sequence[Sequence[Part]]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        "Log-probabilities before the actor's steps, of all rows that are not of the first; and the states that a shared critic reads, of all rows."
+        c = self.config
+        if self.critic is not None and self.critic.shared: return own_states(self.policy, exp, c.part_tokens, c.objective.temperature)
+        return old_logps(self.policy, exp, c.part_tokens, c.objective.temperature, after_first(steps)), None
 
-    def _measures(self, exp, value):
-        "Of plain returns, whatever the critic learns from: a return that is made of its own values agrees with them."
-        return critic_measures(value, advantages(exp, value, self.config.shaping, gamma=self.config.gamma, gae_lambda_value=1.).ret_BT)
+    def look_back(self, exp: Experience) -> torch.Tensor | None:
+        "Log-probabilities under the reference, where it counts."
+        return old_logps(self.reference, exp, self.config.part_tokens, self.config.objective.temperature) if self.config.objective.kl else None
 
-    def fit_actor(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> dict[str, float]:
-        "All epochs of the actor; means over tokens of what happened."
+    def fit_critic(self, exp: Experience, steps: Sequence[Sequence[Part]], states: torch.Tensor | None) -> tuple[torch.Tensor, dict[str, float]]:
+        "The critic's steps; its values before them, and how good they were."
+        value = critic_steps(self.critic, self.policy, exp, self.optimizers(use_pl_optimizer=True)[1], steps, self.config, local_backward(self), self.config.value_clip, states)
+        return value, critic_measures(value, returns_of(exp, value, self.config, 1.))
+
+    def fit_actor(self, exp: Experience, targets: Targets, steps: Sequence[Sequence[Part]], rng: np.random.Generator) -> dict[str, float]:
+        "The actor's steps; means over tokens of what happened."
         c, optimizer, backward = self.config, self.optimizers(use_pl_optimizer=True), local_backward(self)
         optimizer = optimizer[0] if isinstance(optimizer, list) else optimizer
         share = min(1., (self.version + 1) / max(1, c.warmup), (c.updates - self.version) / max(1., c.fall * c.updates))
         for group in optimizer.param_groups: group['lr'] = share * group.setdefault('initial_lr', group['lr'])
         sums, norms, said, n = {}, [], [], 0
-        for _ in range(c.epochs):
-            for some in minibatches(exp, c.minibatches, c.part_tokens, rng):
-                tokens = sum(len(p.at) for p in some)
-                total = over_devices(tokens if c.objective.mean == 'token' else len({int(b) for p in some for b in exp.traj_R[torch.from_numpy(p.rows)]}))
-                for part, weight in evened(some, self.model):
-                    loss = actor_loss(self.policy, exp, part, targets, c.objective, total)
-                    backward(weight * loss.loss)
-                    for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * float(v)
-                n += tokens
-                if self.demos: said.append(rehearse(self.policy, self.demos, self._numbers(len(norms)), c.rehearsal, backward))
-                norms.append(take_step(optimizer, self.model.parameters(), c.clip))
+        for some in steps:
+            tokens = sum(len(p.at) for p in some)
+            total = over_devices(tokens if c.objective.mean == 'token' else len({int(b) for p in some for b in exp.traj_R[torch.from_numpy(p.rows)]}))
+            for part, weight in evened(some, self.model):
+                loss = actor_loss(self.policy, exp, part, targets, c.objective, total)
+                backward(weight * loss.loss)
+                for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * float(v)
+            n += tokens
+            if self.demos: said.append(rehearse(self.policy, self.demos, self._numbers(len(norms)), c.rehearsal, backward))
+            norms.append(take_step(optimizer, self.model.parameters(), c.clip))
         return {k: v / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), **({'rehearsal': float(np.mean(said))} if said else {}), adv_abs=float(targets.adv_N.abs().mean()), kl_after=self.moved(exp, targets, rng))
 
     def _numbers(self, step):
@@ -226,7 +227,7 @@ class PPO(L.LightningModule):
         nats = tokens = 0.
         for part, weight in evened(parts(exp, rows, self.config.part_tokens), self.model):
             logp = token_logps(*part_logits(self.policy, row_batch(self.policy, exp, part), self.config.objective.temperature))
-            nats, tokens = nats + weight * float(kl_estimate(logp - targets.of('old_N', part, logp.device)).sum()), tokens + weight * len(part.at)
+            nats, tokens = nats + weight * float(kl_estimate(logp - targets.old_N[part.at].to(logp.device)).sum()), tokens + weight * len(part.at)
         return nats / tokens
 
     def _engine(self, stats):

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['look_once', 'row_batch', 'takes_samples', 'part_logits', 'in_parts', 'old_logps', 'old_values', 'own_states',
-           'Targets', 'Objective', 'ActorLoss', 'actor_loss', 'renormalised', 'shares', 'by_trajectory', 'own_rows',
-           'weighted', 'critic_loss', 'take_step', 'critic_steps']
+           'Targets', 'Returns', 'since', 'optimiser_steps', 'returns_of', 'after_first', 'Objective', 'ActorLoss',
+           'actor_loss', 'renormalised', 'shares', 'by_trajectory', 'own_rows', 'weighted', 'critic_loss', 'take_step',
+           'critic_steps']
 
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from ..model.sampling import nucleus
 from ..model.value import Critic, watching
 from ..rl.losses import Mean, PolicyLoss, entropy, kl_estimate, policy_loss, positive_nll, stale_weights, value_loss
 from .devices import average_gradients, evened, in_pieces, over_devices
-from .experience import Experience, Part, minibatches, parts
+from .experience import Experience, Part, advantages, minibatches, parts
 from .optim import whole
 
 # %% ../../nbs/70_train/22_update.ipynb #fc379fd3
@@ -92,21 +93,26 @@ def in_parts(
     tokens: int,         # of a pass
     model: torch.nn.Module,   # that is asked
     ask: Callable[[dict[str, torch.Tensor]], torch.Tensor],   # of a batch: (n, ...), a row for each of its own tokens
+    rows: np.ndarray | None = None,   # int, those that are asked about; None: all
 ) -> torch.Tensor:
-    "(N, ...): what is said of each own token, part by part."
-    answers = [(o.at, ask(row_batch(policy, exp, o)), weight) for o, weight in evened(parts(exp, np.arange(len(exp.examples)), tokens), model)]
-    places, said = zip(*[(at, answer) for at, answer, weight in answers if weight])
-    order = torch.cat(places).argsort()
-    return torch.cat(said)[order.to(said[0].device)]
+    "fp32 (N, ...): what is said of each own token, part by part; NaN where nothing was asked."
+    some = parts(exp, np.arange(len(exp.examples)) if rows is None else rows, tokens)
+    out, n = torch.full((), torch.nan), int(exp.length_R.sum())
+    for part, weight in evened(some, model) if some else ():
+        said = ask(row_batch(policy, exp, part)).float()
+        if out.ndim == 0: out = said.new_full((n, *said.shape[1:]), torch.nan)
+        if weight: out[part.at.to(out.device)] = said
+    return out if out.ndim else out.repeat(n)
 
 def old_logps(
     policy: Policy,
     exp: Experience,
     tokens: int = 8192,          # of a pass
     temperature: float = 1.,
+    rows: np.ndarray | None = None,   # as in `in_parts`
 ) -> torch.Tensor:
-    "fp32 (N,): log-probabilities of all own tokens under the policy as it is."
-    return in_parts(policy, exp, tokens, policy.model, lambda batch: token_logps(*part_logits(policy, batch, temperature))).cpu()
+    "fp32 (N,): log-probabilities of the own tokens under the policy as it is."
+    return in_parts(policy, exp, tokens, policy.model, lambda batch: token_logps(*part_logits(policy, batch, temperature)), rows).cpu()
 
 @torch.no_grad()
 def old_values(
@@ -115,10 +121,11 @@ def old_values(
     exp: Experience,
     tokens: int = 8192,  # of a pass
     states: torch.Tensor | None = None,   # (N, D) of `own_states`: spares a shared critic the pass
+    rows: np.ndarray | None = None,       # as in `in_parts`
 ) -> torch.Tensor:
     "fp32 (N,): the critic's value before each own token."
     if states is not None: return critic.read(states).cpu()
-    return in_parts(policy, exp, tokens, critic, lambda batch: critic.read(critic.states(batch))).cpu()
+    return in_parts(policy, exp, tokens, critic, lambda batch: critic.read(critic.states(batch)), rows).cpu()
 
 def own_states(
     policy: Policy,
@@ -136,16 +143,49 @@ def own_states(
 # %% ../../nbs/70_train/22_update.ipynb #f0c339ea
 @dataclass(frozen=True, eq=False)
 class Targets:
-    "What the losses compare with; all (N,), fp32."
-    old_N: torch.Tensor       # log-probabilities at the start of the update
+    "What the actor's loss compares with; all (N,), fp32."
+    old_N: torch.Tensor       # log-probabilities at the start of the update, as in `since`
     adv_N: torch.Tensor
-    ret_N: torch.Tensor       # returns, for the critic
-    value_N: torch.Tensor     # the critic's at the start of the update
     reference_N: torch.Tensor | None = None   # log-probabilities under a reference policy
 
-    def of(self, name: str, part: Part, device: torch.device) -> torch.Tensor:
-        "A part's numbers."
-        return getattr(self, name)[part.at].to(device)
+@dataclass(frozen=True, eq=False)
+class Returns:
+    "What the critic's loss compares with; both (N,), fp32."
+    ret_N: torch.Tensor
+    value_N: torch.Tensor     # the critic's at the start of the update, as in `since`
+
+def since(
+    x_N: torch.Tensor,     # what was said at the start of the update; NaN where nobody has asked yet
+    part: Part,
+    now: torch.Tensor,     # (n,), what the first pass over the part says, before anything was learned from the batch; later it is not looked at
+) -> torch.Tensor:
+    "(n,): a part's numbers from the start of the update; those that were missing are filled in, in place."
+    x_N[part.at] = torch.where(x_N[part.at].isnan(), now.detach().to(x_N), x_N[part.at])
+    return x_N[part.at].to(now.device)
+
+def optimiser_steps(
+    exp: Experience,
+    config,                     # with `epochs`, `minibatches`, `part_tokens`
+    rng: np.random.Generator,
+) -> list[list[Part]]:
+    "The minibatches of all passes over the rows, in their order."
+    return [some for _ in range(config.epochs) for some in minibatches(exp, config.minibatches, config.part_tokens, rng)]
+
+def returns_of(
+    exp: Experience,
+    value_N: torch.Tensor,   # fp32, the critic's; any where lambda is 1
+    config,                  # with `shaping`, `gamma`
+    gae_lambda_value: float,
+) -> torch.Tensor:
+    "fp32 (N,): the returns of the own tokens."
+    return advantages(exp, value_N, config.shaping, gamma=config.gamma, gae_lambda_value=gae_lambda_value).ret_BT
+
+def after_first(
+    steps: Sequence[Sequence[Part]],   # of `optimiser_steps`
+) -> np.ndarray:
+    "int: the rows that are not of the first step."
+    first, rows = ({int(i) for part in parts for i in part.rows} for parts in (steps[0], [p for some in steps for p in some]))
+    return np.array(sorted(rows - first), int)
 
 @dataclass(frozen=True)
 class Objective:
@@ -184,11 +224,11 @@ def actor_loss(
 ) -> ActorLoss:
     "The clipped surrogate and what stands beside it."
     logits_nV, ids = part_logits(policy, row_batch(policy, exp, part), objective.temperature)
-    logp, get = token_logps(logits_nV, ids)[None], lambda name: targets.of(name, part, logits_nV.device)[None]
-    own, old = torch.ones_like(logp, dtype=torch.bool), get('old_N')
-    behaviour = exp.behaviour_N[part.at].to(logp.device)[None]
+    logp = token_logps(logits_nV, ids)[None]
+    own, old = torch.ones_like(logp, dtype=torch.bool), since(targets.old_N, part, logp[0])[None]
+    behaviour, adv = (x_N[part.at].to(logp.device)[None] for x_N in (exp.behaviour_N, targets.adv_N))
     drawn = logp - renormalised(logits_nV, objective.top_p)
-    surrogate = policy_loss(*by_trajectory(exp, part, objective.mean, drawn, old, get('adv_N'), own), objective.eps_low, objective.eps_high,
+    surrogate = policy_loss(*by_trajectory(exp, part, objective.mean, drawn, old, adv, own), objective.eps_low, objective.eps_high,
                             **weighted(exp, part, objective, old, behaviour, own), total=total, dual_clip=objective.dual_clip)
     spread = entropy(logits_nV)
     share = shares(exp, part, objective.mean).to(logp.device)
@@ -216,7 +256,7 @@ def _facts(surrogate, spread, old, behaviour):
 
 def _beside(exp, part, objective, targets, logp, own, share, total):
     extra = logp.new_zeros(())
-    if objective.kl: extra = extra + objective.kl * (share * kl_estimate(targets.of('reference_N', part, logp.device)[None] - logp)).sum() / total
+    if objective.kl: extra = extra + objective.kl * (share * kl_estimate(targets.reference_N[part.at].to(logp.device)[None] - logp)).sum() / total
     if objective.positive_nll:
         won = (exp.success_B[exp.traj_R].repeat_interleave(exp.length_R) & ~exp.malformed_N)[part.at].to(logp.device)[None]
         extra = extra + objective.positive_nll * positive_nll(share * logp, own & won, torch.ones(1, dtype=torch.bool, device=logp.device), total)
@@ -247,15 +287,15 @@ def critic_loss(
     policy: Policy,
     exp: Experience,
     part: Part,
-    targets: Targets,
+    returns: Returns,
     total: float,             # own tokens of the minibatch
     eps: float | None = None,   # values are clipped this far around the old ones; None: not at all
     states: torch.Tensor | None = None,   # (N, D) of `own_states`, where the network is not trained
 ) -> torch.Tensor:
     "Half the mean squared error against the returns."
-    value = critic.read(critic.states(row_batch(policy, exp, part)) if states is None else states[part.at])[None]
-    get = lambda name: targets.of(name, part, value.device)[None]
-    return value_loss(value, get('ret_N'), torch.ones_like(value, dtype=torch.bool), *((get('value_N'), eps) if eps else ()), total=total)
+    value = critic.read(critic.states(row_batch(policy, exp, part)) if states is None else states[part.at])
+    old, ret = since(returns.value_N, part, value)[None], returns.ret_N[part.at].to(value.device)[None]
+    return value_loss(value[None], ret, torch.ones_like(ret, dtype=torch.bool), *((old, eps) if eps else ()), total=total)
 
 # %% ../../nbs/70_train/22_update.ipynb #968a6039
 def take_step(
@@ -276,17 +316,19 @@ def critic_steps(
     critic: Critic,
     policy: Policy,
     exp: Experience,
-    targets: Targets,
     optimizer: torch.optim.Optimizer,
-    config,                                            # with `epochs`, `minibatches`, `part_tokens`, `clip`
-    rng: np.random.Generator,
-    backward: Callable[[torch.Tensor], None],          # of a loss
-    eps: float | None = None,                          # as in `critic_loss`
-    states: torch.Tensor | None = None,                # likewise: of a shared critic
-):
-    "All epochs of a critic over a batch. A shared one is a head over states that stay as they are."
-    for _ in range(config.epochs):
-        for some in minibatches(exp, config.minibatches, config.part_tokens, rng):
-            total = over_devices(sum(len(p.at) for p in some))
-            for part, weight in evened(some, critic): backward(weight * critic_loss(critic, policy, exp, part, targets, total, eps, states))
-            take_step(optimizer, critic.parameters(), config.clip)
+    steps: Sequence[Sequence[Part]],            # of `optimiser_steps`
+    config,                                     # with `part_tokens`, `clip`, `gamma`, `gae_lambda_value`, `shaping`
+    backward: Callable[[torch.Tensor], None],   # of a loss
+    eps: float | None = None,                   # as in `critic_loss`
+    states: torch.Tensor | None = None,         # likewise: of a shared critic
+) -> torch.Tensor:
+    "A critic's steps; its values (N,) before them. A shared one is a head over states that stay as they are."
+    alone = config.gae_lambda_value == 1   # what returns have to know of the values
+    value_N = old_values(critic, policy, exp, config.part_tokens, states, after_first(steps) if alone else None)
+    returns = Returns(returns_of(exp, value_N.nan_to_num(), config, config.gae_lambda_value), value_N)
+    for some in steps:
+        total = over_devices(sum(len(p.at) for p in some))
+        for part, weight in evened(some, critic): backward(weight * critic_loss(critic, policy, exp, part, returns, total, eps, states))
+        take_step(optimizer, critic.parameters(), config.clip)
+    return value_N

@@ -19,11 +19,11 @@ from ..model.value import Critic
 from ..rl.shaping import Shaping
 from .collector import Batch
 from .devices import local_backward, over_devices, spread
-from .experience import advantages, gather
+from .experience import gather
 from .optim import MuonAdamW, groups
 from .ppo import PPOConfig, critic_measures
 from .sft import freeze
-from .update import Targets, critic_steps, look_once, old_values, own_states, takes_samples
+from .update import critic_steps, look_once, optimiser_steps, own_states, returns_of, takes_samples
 
 # %% ../../nbs/70_train/28_value.ipynb #d6d762e2
 def flat(
@@ -124,12 +124,10 @@ class ValuePretraining(L.LightningModule):
         exp = gather(batch.trajs, batch.rewards, takes_samples(self.critic.model))
         if not self.critic.shared: exp = look_once(exp, [self.critic.model], self.policy.processor)
         states = own_states(self.policy, exp, self.config.part_tokens)[1] if self.critic.shared else None
-        value = old_values(self.critic, self.policy, exp, self.config.part_tokens, states)
-        returns = lambda gae_lambda: advantages(exp, value, self.config.shaping, gamma=self.config.gamma, gae_lambda_value=gae_lambda).ret_BT
-        measures = critic_measures(value, returns(1.))
+        steps = optimiser_steps(exp, self.config, np.random.default_rng((self.config.seed, len(self.losses) + 1)))
+        value = critic_steps(self.critic, self.policy, exp, self.optimizers(), steps, self.config, local_backward(self), states=states)
+        measures = critic_measures(value, returns_of(exp, value, self.config, 1.))
         self.losses.append(measures['value_loss'])
         self.explained.append(measures['explained_variance'])
-        targets, rng = Targets(torch.zeros_like(value), torch.zeros_like(value), returns(self.config.gae_lambda_value), value), np.random.default_rng((self.config.seed, len(self.losses)))
-        critic_steps(self.critic, self.policy, exp, targets, self.optimizers(), self.config, rng, local_backward(self), states=states)
         for logger in self.trainer.loggers: logger.log_metrics(measures | dict(success=float(exp.success_B.float().mean())), len(self.losses))
         self.trainer.should_stop = bool(over_devices(self.done, 'least'))
