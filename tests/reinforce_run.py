@@ -9,6 +9,7 @@ import torch
 
 from uitars_nb.agent.loop import Limits
 from uitars_nb.agent.playing import ActorConfig
+from uitars_nb.cli.train import adapter_of
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.grammar import describe
 from uitars_nb.flywheel.rewards import Reward, Verifier
@@ -64,11 +65,12 @@ def row_by_row(parts=experience.parts):
     experience.parts = update.parts = lambda exp, rows, tokens: parts(exp, rows, 1)
 
 
-def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', staleness=1, samples=1, revisit=0., minibatches=2, shared=False, **kwargs):
+def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', staleness=1, samples=1, revisit=0., minibatches=2, shared=False, lora=0, **kwargs):
     "A run in `home`; the policy's directory."
     hardware = Hardware(keep_every=2, accelerator='cpu', devices=devices, strategy=strategy if devices > 1 else 'auto')
     actor, config = replace(ACTOR, staleness=staleness, samples=samples, revisit=revisit), PPOConfig(updates=updates, epochs=1, minibatches=minibatches, lr=1e-3, shared=shared, **kwargs)
-    return reinforce(start(home), home/'run', actor, config, hardware=hardware, reward=First() if samples > 1 else Verifier(), callbacks=[Die(die, who)] if die else [], progress=False)
+    first = adapter_of(home/'run', start(home), lora) if lora else start(home)
+    return reinforce(first, home/'run', actor, config, hardware=hardware, reward=First() if samples > 1 else Verifier(), callbacks=[Die(die, who)] if die else [], progress=False)
 
 
 if __name__ == '__main__':
@@ -80,7 +82,7 @@ if __name__ == '__main__':
     p.add_argument('--revisit', type=float, default=0.)
     p.add_argument('--shared', action='store_true')
     p.add_argument('--uneven', action='store_true', help='the second device makes more passes than the first')
-    for o, default in dict(die=0, updates=5, devices=1, staleness=1, samples=1, minibatches=2).items(): p.add_argument(f'--{o}', type=int, default=default)
+    for o, default in dict(die=0, updates=5, devices=1, staleness=1, samples=1, minibatches=2, lora=0).items(): p.add_argument(f'--{o}', type=int, default=default)
     args = vars(p.parse_args())
     if args.pop('uneven') and os.environ.get('LOCAL_RANK') == '1': row_by_row()
     train(args.pop('home'), **args)

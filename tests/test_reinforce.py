@@ -72,6 +72,21 @@ def test_a_run_killed_after_its_last_update_still_leaves_a_policy(tmp_path):
     accounted(run, 2)
 
 
+def test_an_adapter_practises_alone_and_goes_on_after_a_kill(tmp_path):
+    "What is published, kept and saved is the adapter, and the actor plays with it."
+    asked = '--lora', 2, '--updates', 4
+    assert script(tmp_path, *asked, '--die', 3).returncode == -9
+    run = tmp_path/'run'
+    kept = torch.load(run/'last.ckpt', weights_only=False)
+    assert kept['version'] == 2 and any('lora' in k for k in kept['state_dict']) and not any(k.startswith('model.') and 'lora' not in k for k in kept['state_dict'])
+    done = script(tmp_path, *asked)
+    assert done.returncode == 0, done.stderr[-3000:]
+    accounted(run, 4)
+    first, trained = (Policy.from_pretrained(o, dtype='float32').model.state_dict() for o in (run/'adapter', run/'policy'))
+    assert {k for k, v in trained.items() if not torch.equal(v, first[k])} == {k for k in first if 'lora' in k} == {*published(tmp_path, 0, 4)}
+    assert all(torch.equal(v, trained[k]) for k, v in published(tmp_path, 0, 4).items())
+
+
 @pytest.mark.parametrize('shared', [False, True])
 def test_what_is_no_part_of_the_module_comes_to_its_device(shared, tmp_path):
     "`meta` stands for a GPU."

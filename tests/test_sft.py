@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 
 import sft_run
 from tiny_models import write_checkpoint
-from uitars_nb.cli.train import first_policy
+from uitars_nb.cli.train import adapter_of, first_policy
 from uitars_nb.flywheel.records import IGNORE, Record, Records
 from uitars_nb.flywheel.streams import Collate, Stream
 from uitars_nb.model.policy import Policy
@@ -356,6 +356,17 @@ def test_only_a_checkpoint_gets_an_adapter(tmp_path):
     write_checkpoint(tmp_path/'base', 'Qwen2.5-VL')
     first_policy(tmp_path/'base', lora=2).save(tmp_path/'adapter')
     with pytest.raises(ValueError, match='learns on as it is'): first_policy(tmp_path/'adapter', lora=2)
+
+
+def test_a_run_keeps_the_adapter_that_it_began_with(tmp_path):
+    write_checkpoint(tmp_path/'base', 'Qwen2.5-VL')
+    first = adapter_of(tmp_path/'run', tmp_path/'base', 2, seed=1)
+    before = (first/'adapter_model.safetensors').read_bytes()
+    assert adapter_of(tmp_path/'run', tmp_path/'base', 2, seed=5) == first and (first/'adapter_model.safetensors').read_bytes() == before
+    with pytest.raises(ValueError, match='adapter of rank 2'): adapter_of(tmp_path/'run', tmp_path/'base', 4)
+    drawn = [Policy.from_pretrained(adapter_of(tmp_path/str(i), tmp_path/'base', 2, seed), dtype='float32').model.state_dict() for i, seed in enumerate((1, 1, 2))]
+    same = [all(torch.equal(v, drawn[0][k]) for k, v in o.items()) for o in drawn]
+    assert same == [True, True, False]
 
 
 def test_layers_that_are_computed_again_have_the_same_gradient(tmp_path):

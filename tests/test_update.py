@@ -248,3 +248,24 @@ def test_what_was_said_first_stays(policy, exp):
     x, n = torch.full((len(exp.behaviour_N),), torch.nan), len(part.at)
     assert update.since(x, part, torch.zeros(n)).tolist() == [0.] * n == update.since(x, part, torch.ones(n)).tolist()
     assert x.isnan().sum() == len(x) - n
+
+
+def slopes(exp, again):
+    "Gradients of actor and critic, and how often their first layers computed."
+    policy = sft_run.small_policy(0.)
+    policy.model.eval()
+    critic = Critic.from_policy(policy)
+    torch.nn.init.ones_(critic.head.weight)
+    PPO(policy, critic, PPOConfig(checkpointing=again))
+    seen, part, n = [], parts(exp, np.arange(9), 1 << 20)[0], len(exp.behaviour_N)
+    for o in (policy.model, critic.model): o.get_decoder().layers[0].self_attn.register_forward_hook(lambda *_: seen.append(1))
+    actor_loss(policy, exp, part, Targets(torch.zeros(n), torch.linspace(-1, 1, n)), Objective(), n).loss.backward()
+    update.critic_loss(critic, policy, exp, part, update.Returns(torch.ones(n), torch.zeros(n)), n).backward()
+    return torch.cat([p.grad.flatten() for o in (policy.model, critic) for p in o.parameters() if p.grad is not None]), len(seen)
+
+
+def test_layers_that_are_computed_again_teach_the_same(exp):
+    "In evaluation mode, as practice has its models."
+    (kept, once), (again, twice) = slopes(exp, False), slopes(exp, True)
+    assert (once, twice) == (2, 4)
+    torch.testing.assert_close(again, kept)

@@ -15,7 +15,7 @@ import typer
 
 from ..agent.memory import REPLY
 from .main import app, with_settings
-from .train import corpora, episodes_in, first_policy
+from .train import adapter_of, corpora, episodes_in, first_policy
 
 # %% ../../nbs/90_cli/20_reinforce.ipynb #b75cdf26
 def check_practice(
@@ -69,6 +69,7 @@ def reinforce(
     shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .001; else a network of its own.")] = False,
     curriculum: Annotated[str, typer.Option(help='How training tasks are drawn: uniform, or learnable, in proportion to p(1 - p) of the success p in each.')] = 'uniform',
     revisit: Annotated[float, typer.Option(help='Share of the instances that have been played already, and whose samples ended differently; needs --samples of 2 or more. 0: all are new.', min=0, max=1)] = 0.,
+    lora: Annotated[int, typer.Option(help='Rank of a new LoRA adapter that learns in place of the model (PPO then wants --shared); a large model wants --set checkpointing=true too. 0: the model itself, or the adapter that --start is.', min=0)] = 0,
     frozen: Annotated[list[str] | None, typer.Option(help='Beginnings of the names of parameters that stay as they are, such as stem.cells.')] = None,
     reward: Annotated[str, typer.Option(help="Who judges: verifier, the task itself; scored, where partial success counts in part; outcome:DIR, a model that was taught to judge (uitars-nb judge); or MODULE:NAME, a source of your own.")] = 'verifier',
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store, to go on learning from: a batch of 32 decisions beside each step, of all tasks as many; may be given several times.')] = None,
@@ -91,6 +92,7 @@ def reinforce(
       uitars-nb reinforce runs/rl --start runs/sft/policy --set shaping.potential=true --set gae_lambda_policy=.97
       uitars-nb reinforce runs/rl --start runs/sft/policy --demos runs/demos --set rehearsal=.5 --set lessons=2
       uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --suite miniwob/all --devices 8 --strategy fsdp
+      uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --algorithm grpo --samples 8 --lora 16 --lr 1e-5 --set checkpointing=true
     """
     from lightning.pytorch.utilities import rank_zero_only
     from uitars_nb.agent.playing import ActorConfig
@@ -104,6 +106,7 @@ def reinforce(
     check_practice(algorithm, batch, samples, differing, curriculum, revisit, settings or (), updates=updates, lr=lr)
     judge = named_reward(reward)
     if strategy not in ('ddp', 'fsdp'): raise ValueError(f'there is no strategy {strategy!r} for practice; there are ddp and fsdp')
+    if lora: start = adapter_of(out, str(start), lora, seed)
     check_start(start, frozen or ())
     for o in demos or (): episodes_in(o)
     names = tuple(o.name for o in instances(suite))

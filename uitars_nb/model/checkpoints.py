@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FILES', 'OURS', 'NEEDED', 'locate', 'beside', 'fingerprint', 'fetching', 'fetch', 'complaints', 'load_config',
            'load_model', 'blank_model', 'without_videos', 'load_processor', 'save_processor', 'writing', 'adapt',
-           'merge']
+           'adapts', 'learned_names', 'merge']
 
 # %% ../../nbs/30_model/22_checkpoints.ipynb #9fca2456
 import contextlib, logging, os, shutil, zlib
@@ -185,11 +185,23 @@ def adapt(
     with fetching(name): info = model.load_adapter(name, is_trainable=True, ignore_mismatched_sizes=True)
     if found := complaints(info.to_dict()): raise ValueError(f'the adapter in {name} does not fit this {type(model).__name__}: {found}')
 
+def adapts(
+    model: nn.Module,
+) -> bool:
+    "Whether an adapter learns, and the model below it stays as it is."
+    return getattr(model, '_hf_peft_config_loaded', False)
+
+def learned_names(
+    model: nn.Module,   # or what holds it
+) -> set[str]:
+    "Of the parameters that learn."
+    return {k for k, p in model.named_parameters() if p.requires_grad}
+
 def merge(
     model: nn.Module,
 ) -> nn.Module:
     "`model` with its adapters added to the weights and removed, in place."
-    if not getattr(model, '_hf_peft_config_loaded', False): return model
+    if not adapts(model): return model
     from peft.tuners.tuners_utils import BaseTunerLayer
     for name, layer in [o for o in model.named_modules() if isinstance(o[1], BaseTunerLayer)]:
         layer.merge()

@@ -60,7 +60,7 @@ class LastLayer(Qwen3DecoderLayer):
         value = heads(layer.v_proj(x)).transpose(1, 2)
         if cache is not None: key, value = cache.update(key, value, layer.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(layer.config._attn_implementation, eager_attention_forward)
-        dropout = layer.attention_dropout if self.training else 0.
+        dropout = layer.attention_dropout if layer.training else 0.
         said, _ = attend(layer, query, key, value, _their_rows(mask, at, key.shape[2]), dropout=dropout, scaling=layer.scaling)
         return layer.o_proj(said.flatten(2))
 

@@ -134,7 +134,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
     "Screens and text to text."
     config_class, base_model_prefix, main_input_name = NanoVLConfig, 'model', 'input_ids'
     input_modalities = ('image', 'text')
-    _supports_sdpa = _supports_flash_attn = _supports_attention_backend = True
+    _supports_sdpa = _supports_flash_attn = _supports_attention_backend = supports_gradient_checkpointing = True
     takes_samples = True   # `model.rendering.collate_samples`
     _tied_weights_keys = {'lm_head.weight': 'model.embed_tokens.weight'}
 

@@ -18,7 +18,7 @@ import torch
 from ..core.coordinates import FACTOR, MAX_PIXELS, MIN_PIXELS
 from ..core.runs import read_json, write_json
 from . import rendering
-from .checkpoints import adapt, beside, blank_model, fingerprint, load_config, load_model, load_processor, locate, save_processor, writing
+from .checkpoints import adapt, adapts, beside, blank_model, fingerprint, load_config, load_model, load_processor, locate, save_processor, writing
 from .dialects import Dialect, get_dialect
 from .precision import usable
 from .rendering import Example, Prompt
@@ -150,6 +150,18 @@ class Policy:
         return cls(model, load_processor(base), dialect_of(model.config.model_type, facts, dialect), facts.get('name') or Path(name).name, fingerprint(name))
 
     @classmethod
+    def to_learn(cls,
+        name: str | Path,
+        adapter: Any = None,   # as in `from_pretrained`
+    ) -> 'Policy':
+        "The policy of a checkpoint with fp32 for what learns. Below an adapter, on a machine with a GPU, the weights are as they are stored. Raises as `from_pretrained` does."
+        stays = torch.cuda.is_available() and (adapter is not None or base_of(locate(name))[1])
+        policy = cls.from_pretrained(name, dtype='auto' if stays else 'float32', adapter=adapter)
+        for p in policy.model.parameters():
+            if p.requires_grad: p.data = p.data.float()
+        return policy
+
+    @classmethod
     def to_play(cls,
         name: str | Path,
         dtype: str = 'auto',   # of the weights; 'auto': as they are stored, or fp32 where that would be a bf16 that this processor imitates
@@ -174,7 +186,7 @@ class Policy:
         "Write a checkpoint that `from_pretrained` reads; of a model with an adapter, the adapter. Raises `FileExistsError` where the folder holds anything else."
         with writing(folder) as part:
             self.model.save_pretrained(part, max_shard_size=max_shard_size, state_dict=state)
-            if not getattr(self.model, '_hf_peft_config_loaded', False): save_processor(self.processor, part)
+            if not adapts(self.model): save_processor(self.processor, part)
             write_json(part/FACTS, dict(dialect=self.dialect.name, name=self.name))
 
     def encode(self, text: str) -> np.ndarray:

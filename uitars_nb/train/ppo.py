@@ -16,18 +16,19 @@ import torch
 
 from ..core.runs import check_numbers
 from ..flywheel.streams import Stream
+from ..model.checkpoints import adapts
 from ..model.policy import Policy, token_logps
 from ..model.value import Critic
 from ..rl.gae import length_adaptive_lambda
 from ..rl.losses import explained_variance, kl_estimate, reinforce_pp_advantages, whiten
 from ..rl.shaping import Shaping
 from .collector import Batch
-from .devices import evened, local_backward, of_all, over_devices, spread
+from .devices import compute_again, evened, local_backward, of_all, over_devices, spread
 from .experience import Experience, Part, advantages, gather, group_advantages, parts, token_rewards
 from .measures import ages, behaviour, ends, outcomes, spent, together
 from .optim import MuonAdamW, groups
 from .rehearsal import lessons, rehearse
-from .sft import freeze
+from .sft import freeze, without_start
 from .update import Objective, Targets, actor_loss, after_first, critic_steps, look_once, old_logps, optimiser_steps, own_states, part_logits, returns_of, row_batch, take_step, takes_samples
 
 # %% ../../nbs/70_train/30_ppo.ipynb #8dafc0c1
@@ -63,6 +64,7 @@ class PPOConfig:
     rehearsal: float = 1.                         # weight of the mean loss on demonstrations, where there are any
     lessons: int = 1                              # batches of them beside each step
     frozen: tuple[str, ...] = ()                  # parameters of both networks that stay as they are: beginnings of their names
+    checkpointing: bool = False                   # layers are computed again in the backward pass (`train.devices.compute_again`), which models of billions want
     compile: bool = False                         # the networks' layers, and stems that learn (`train.devices.compiled`): faster updates, after a first one of a minute more
     seed: int = 0
 
@@ -131,8 +133,10 @@ class PPO(L.LightningModule):
         self.demos = lessons(demos, policy) if demos is not None and config.rehearsal else None
         self.version = 0    # updates made
         self.waited, self.stats = perf_counter(), {}   # when the last update ended, and what the actor had counted by then
-        freeze(self.model, config.frozen)
-        if self.critic is not None and not self.critic.shared: freeze(self.critic.model, config.frozen)
+        for o in (self.model, *([self.critic.model] if self.critic is not None and not self.critic.shared else [])):
+            freeze(o, config.frozen)
+            if config.checkpointing: compute_again(o)
+        self.strict_loading = not adapts(self.model)
 
     def configure_model(self):
         "Lay actor and critic in pieces over the devices if the strategy is FSDP."
@@ -150,8 +154,9 @@ class PPO(L.LightningModule):
         if self.reference is not None: self.reference.model.to(self.device)
 
     def on_save_checkpoint(self, checkpoint: dict):
-        "Keep the number of updates."
+        "Keep the number of updates; beside an adapter, leave out what the start brings."
         checkpoint['version'] = self.version
+        without_start(self, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict):
         "Go on from there."

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['STRATEGIES', 'SFTConfig', 'run_policy', 'batch_losses', 'weighted_loss', 'unused', 'task_counts', 'task_metrics',
-           'freeze', 'check_start', 'SFT', 'seconds', 'faster_precision', 'choose_precision', 'make_trainer',
-           'check_pieces', 'fit', 'read_metrics']
+           'freeze', 'check_start', 'without_start', 'SFT', 'seconds', 'faster_precision', 'choose_precision',
+           'make_trainer', 'check_pieces', 'fit', 'read_metrics']
 
 # %% ../../nbs/70_train/00_sft.ipynb #3370e589
 import warnings
@@ -26,13 +26,13 @@ from ..core.runs import Run, check_numbers, defaults, read_json
 from ..flywheel.records import Source, check_split
 from ..flywheel.streams import Stream
 from ..model.allocation import grain, keep_memory
-from ..model.checkpoints import blank_model, locate
+from ..model.checkpoints import adapts, blank_model, learned_names, locate
 from ..model.pointing import pointing_loss
 from ..model.policy import Policy, base_of, before
 from ..model.precision import computes_bf16, precision_of
 from ..model.stem import WITHIN
 from .callbacks import GiveBack, Keep, Losses, Online, Progress, Speed
-from .devices import compiled, in_precision, several, spread, whole_state
+from .devices import compiled, compute_again, in_precision, several, spread, whole_state
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
 from .optim import MuonAdamW, groups, share_of_peak, whole
@@ -158,6 +158,13 @@ def check_start(
     return [k for k, _ in model.named_parameters()]
 
 # %% ../../nbs/70_train/00_sft.ipynb #b36c8deb
+def without_start(
+    module: L.LightningModule,   # with a `model`
+    checkpoint: dict,
+):
+    "Leave out of a checkpoint, where an adapter learns, what the start brings."
+    if adapts(module.model): checkpoint['state_dict'] = {k: v for k, v in checkpoint['state_dict'].items() if k in learned_names(module)}
+
 class SFT(L.LightningModule):
     "Trains a policy on records."
     def __init__(self,
@@ -168,18 +175,12 @@ class SFT(L.LightningModule):
         super().__init__()
         self.policy, self.model, self.config, self.names = policy, policy.model, config, tuple(names)
         self.stopped = freeze(self.model, config.frozen)
-        if config.checkpointing: self.model.activation_checkpointing_enable(dict(use_reentrant=False))
-        self.strict_loading = not self.adapts
-
-    @property
-    def adapts(self) -> bool:
-        "Whether an adapter learns, and the model below it stays as it is."
-        return getattr(self.model, '_hf_peft_config_loaded', False)
+        if config.checkpointing: compute_again(self.model)
+        self.strict_loading = not adapts(self.model)
 
     def on_save_checkpoint(self, checkpoint: dict):
         "Beside an adapter, leave out what the start brings."
-        learning = {k for k, p in self.named_parameters() if p.requires_grad}
-        if self.adapts: checkpoint['state_dict'] = {k: v for k, v in checkpoint['state_dict'].items() if k in learning}
+        without_start(self, checkpoint)
 
     def configure_model(self):
         "Spread the parameters over devices if the strategy is FSDP."

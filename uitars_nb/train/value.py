@@ -18,7 +18,7 @@ from ..model.policy import Policy
 from ..model.value import Critic
 from ..rl.shaping import Shaping
 from .collector import Batch
-from .devices import local_backward, over_devices, spread
+from .devices import compute_again, local_backward, over_devices, spread
 from .experience import gather
 from .optim import MuonAdamW, groups
 from .ppo import PPOConfig, critic_measures
@@ -61,11 +61,12 @@ class ValueConfig:
     tolerance: float = .02      # likewise
     shaping: Shaping = field(default_factory=Shaping)   # what PPO will use
     frozen: tuple[str, ...] = ()    # parameters of the network that stay as they are: beginnings of their names
+    checkpointing: bool = False     # as in `train.ppo.PPOConfig`
     seed: int = 0
 
     def __post_init__(self): check_numbers(self, positive='epochs minibatches part_tokens lr window', weights='batches decay clip least tolerance', shares='gamma gae_lambda_value')
 
-SAME = 'part_tokens', 'muon', 'shared', 'decay', 'clip', 'gamma', 'gae_lambda_value', 'shaping', 'frozen', 'seed'   # before practice as in it
+SAME = 'part_tokens', 'muon', 'shared', 'decay', 'clip', 'gamma', 'gae_lambda_value', 'shaping', 'frozen', 'checkpointing', 'seed'   # before practice as in it
 
 def value_config(
     practice: PPOConfig,   # that comes after
@@ -87,6 +88,7 @@ class ValuePretraining(L.LightningModule):
         self.__dict__['policy'] = policy
         self.critic, self.config = critic, config
         if not critic.shared: freeze(critic.model, config.frozen)
+        if config.checkpointing and not critic.shared: compute_again(critic.model)
         self.losses, self.explained = [], []   # of each batch
 
     def configure_model(self):
