@@ -53,7 +53,7 @@ def compiled(
     finally:
         for o in layers: o._compiled_call_impl = None
 
-# %% ../../nbs/70_train/06_devices.ipynb #e88bbb15
+# %% ../../nbs/70_train/06_devices.ipynb #8a4d6f13
 def compute_again(
     model: nn.Module,
 ):
@@ -62,6 +62,7 @@ def compute_again(
     for o in model.modules():
         if isinstance(o, GradientCheckpointingLayer): o.training = True   # what is in it drops nothing out, if it did not
 
+# %% ../../nbs/70_train/06_devices.ipynb #e88bbb15
 _T = TypeVar('_T')
 
 def several() -> bool:
