@@ -80,6 +80,7 @@ if __name__ == '__main__':
     p.add_argument('--algorithm', default='ppo')
     p.add_argument('--strategy', default='ddp')
     p.add_argument('--revisit', type=float, default=0.)
+    p.add_argument('--frozen', nargs='*', default=())
     p.add_argument('--shared', action='store_true')
     p.add_argument('--uneven', action='store_true', help='the second device makes more passes than the first')
     for o, default in dict(die=0, updates=5, devices=1, staleness=1, samples=1, minibatches=2, lora=0).items(): p.add_argument(f'--{o}', type=int, default=default)

@@ -430,6 +430,12 @@ def test_an_adapter_alone_is_trained_saved_and_loaded(load, home, tmp_path, kind
     with torch.no_grad(): assert torch.equal(Policy.from_pretrained(tmp_path/'merged').logps(batch), policy.logps(batch))
 
 
+def test_an_adapter_that_drops_out_in_training_plays_without(home, tmp_path):
+    Policy.from_pretrained(home/'Qwen2.5-VL', adapter=lora(lora_dropout=.5)).save(tmp_path/'adapter')
+    policy = Policy.to_learn(tmp_path/'adapter')
+    assert not any(o.training for o in policy.model.modules()) and any(o.p == .5 for o in policy.model.modules() if isinstance(o, torch.nn.Dropout))
+
+
 def test_an_adapter_that_does_not_fit_says_so(home, tmp_path):
     Policy.from_pretrained(home/'Qwen3-VL', adapter=lora()).save(tmp_path/'adapter')
     with pytest.raises(ValueError, match='does not fit this NanoVL.*8 missing: .*8 surplus: '): Policy.from_pretrained(home/'nano', adapter=tmp_path/'adapter')

@@ -25,6 +25,7 @@ from uitars_nb.train import optim, sft
 from uitars_nb.train.callbacks import Progress
 from uitars_nb.train.losses import own_loss, read_loss, target_loss
 from uitars_nb.train.optim import MuonAdamW, groups, orthogonal
+from uitars_nb.train.ppo import PPO, PPOConfig
 from uitars_nb.train.sft import SFTConfig, batch_losses, fit, read_metrics, run_policy, task_counts, task_metrics
 
 torch.set_num_threads(1)
@@ -363,7 +364,9 @@ def test_a_run_keeps_the_adapter_that_it_began_with(tmp_path):
     first = adapter_of(tmp_path/'run', tmp_path/'base', 2, seed=1)
     before = (first/'adapter_model.safetensors').read_bytes()
     assert adapter_of(tmp_path/'run', tmp_path/'base', 2, seed=5) == first and (first/'adapter_model.safetensors').read_bytes() == before
-    with pytest.raises(ValueError, match='adapter of rank 2'): adapter_of(tmp_path/'run', tmp_path/'base', 4)
+    with pytest.raises(ValueError, match='adapter of rank 2, not 4'): adapter_of(tmp_path/'run', tmp_path/'base', 4)
+    write_checkpoint(tmp_path/'other', 'Qwen2.5-VL')
+    with pytest.raises(ValueError, match='adapter of checkpoint .*base, not .*other'): adapter_of(tmp_path/'run', tmp_path/'other', 2)
     drawn = [Policy.from_pretrained(adapter_of(tmp_path/str(i), tmp_path/'base', 2, seed), dtype='float32').model.state_dict() for i, seed in enumerate((1, 1, 2))]
     same = [all(torch.equal(v, drawn[0][k]) for k, v in o.items()) for o in drawn]
     assert same == [True, True, False]
@@ -380,6 +383,15 @@ def test_layers_that_are_computed_again_have_the_same_gradient(tmp_path):
         grads.append({k: p.grad for k, p in policy.model.named_parameters() if p.grad is not None})
     assert policy.model.is_activation_checkpointing and grads[0].keys() == grads[1].keys()
     for k, v in grads[0].items(): torch.testing.assert_close(grads[1][k], v)
+
+
+def test_a_frozen_encoder_gets_no_gradients_where_layers_are_computed_again(tmp_path):
+    write_checkpoint(tmp_path/'base', 'Qwen2.5-VL')
+    policy = Policy.from_pretrained(tmp_path/'base', dtype='float32')
+    PPO(policy, None, PPOConfig('grpo', frozen=['model.visual'], checkpointing=True))
+    batch = policy.inputs(Collate(policy.processor, ('grey',))(greys(policy, 2)))
+    seen = policy.model.get_image_features(batch['pixel_values'], batch['image_grid_thw']).pooler_output
+    assert policy.model.is_activation_checkpointing and not any(o.requires_grad for o in seen)
 
 
 @pytest.mark.slow

@@ -50,6 +50,6 @@ def _first_signal(signals=(signal.SIGINT, signal.SIGTERM)):
     came = loop.create_future()
     def take(sig):
         for o in signals: loop.remove_signal_handler(o)
-        came.set_result(int(sig))
+        if not came.done(): came.set_result(int(sig))
     for o in signals: loop.add_signal_handler(o, take, o)
     return came

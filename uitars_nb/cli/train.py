@@ -65,16 +65,19 @@ def adapted(
     return Policy.to_learn(start, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=[*ADAPTED]))
 
 def adapter_of(
-    out: Path,    # directory of a run, which keeps its adapter as it began
+    out: Path,    # directory of a run, which keeps the adapter that it began with
     start: str,   # as in `adapted`
     rank: int,
     seed: int = 0,
 ) -> Path:
-    "The run's adapter, made where there is none yet. Raises `ValueError` for one of another rank, and as `adapted` does."
+    "The run's adapter, made where there is none yet. Raises `ValueError` for one of another rank or another checkpoint, and as `adapted` does."
     from uitars_nb.core.runs import read_json
+    from uitars_nb.model.checkpoints import locate
     folder = out / 'adapter'
     if not folder.exists(): adapted(start, rank, seed).save(folder)
-    if (known := read_json(folder / 'adapter_config.json')['r']) != rank: raise ValueError(f'{out} was begun with an adapter of rank {known}: go on with it, or choose another directory')
+    known = read_json(folder / 'adapter_config.json')
+    for name, was, now in (('rank', known['r'], rank), ('checkpoint', known['base_model_name_or_path'], str(locate(start)))):
+        if was != now: raise ValueError(f'{out} was begun with an adapter of {name} {was}, not {now}: go on with that, or choose another directory')
     return folder
 
 TOKENIZER = Path(__file__).parents[1] / 'checkpoints/tokenizer' if '__file__' in globals() else Path('../../uitars_nb/checkpoints/tokenizer')

@@ -17,7 +17,7 @@ import torch
 
 from ..core.types import Completion
 from .cache import Shelf, SlotCache
-from .checkpoints import adapts, learned_names
+from .checkpoints import adapts
 from .images import Sights
 from .passes import Job, Passes
 from .sampling import draw
@@ -26,11 +26,11 @@ from .sampling import draw
 @torch.no_grad()
 def load_weights(
     model,
-    state: dict[str, torch.Tensor],   # as `state_dict` gives it; one name is enough for tied weights, and where an adapter learns, its weights
+    state: dict[str, torch.Tensor],   # as `state_dict` gives it; one name is enough for tied weights, and where an adapter learns, what has changed of it
 ):
     "Copy weights into a model. Raises `ValueError` that names missing, surplus and misshapen tensors, and then changes nothing."
     own = model.state_dict()
-    wanted = learned_names(model) if adapts(model) else own.keys()
+    wanted = () if adapts(model) else own.keys()
     if away := [k for k, v in own.items() if v.is_meta]: raise ValueError(f'weights cannot be swapped in a model of which parts are offloaded: {", ".join(away[:5])}{" ..." if len(away) > 5 else ""}')
     given = {own[k].data_ptr() for k in state if k in own}
     wrong = dict(missing=[k for k, v in own.items() if k in wanted and k not in state and v.data_ptr() not in given], surplus=[k for k in state if k not in own],

@@ -193,9 +193,9 @@ def adapts(
 
 def learned_names(
     model: nn.Module,   # or what holds it
-) -> set[str]:
-    "Of the parameters that learn."
-    return {k for k, p in model.named_parameters() if p.requires_grad}
+) -> list[str]:
+    "Of the parameters that learn, in an order that is the same everywhere."
+    return [k for k, p in model.named_parameters() if p.requires_grad]
 
 def merge(
     model: nn.Module,

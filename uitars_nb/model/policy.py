@@ -146,6 +146,7 @@ class Policy:
         model = load_model(base, dtype=dtype, device_map=device_map, attn_implementation=attn_implementation)
         for o in (own, adapter):
             if o is not None: adapt(model, o)
+        model.eval()   # an adapter comes as for training, in which it may drop out
         facts = read_json(path, {}) if (path := beside(name, FACTS)) else {}
         return cls(model, load_processor(base), dialect_of(model.config.model_type, facts, dialect), facts.get('name') or Path(name).name, fingerprint(name))
 

@@ -61,7 +61,7 @@ class Critic(nn.Module):
         shared: bool = False,   # read the policy's own states instead of a copy's
     ) -> 'Critic':
         "A critic that starts as the policy; adapters become part of its weights, and all of a copy's learn, in fp32."
-        return cls(policy.model if shared else headless(merge(copy.deepcopy(policy.model))).float(), policy.processor, shared)
+        return cls(policy.model if shared else headless(merge(copy.deepcopy(policy.model).float())), policy.processor, shared)
 
     def read(self,
         hidden: torch.Tensor,   # (N, D), states of the own tokens

@@ -57,8 +57,9 @@ def compiled(
 def compute_again(
     model: nn.Module,
 ):
-    "Keep only what goes into each layer, and compute the rest again in the backward pass: a third more time for much less memory. Also in evaluation mode, in which transformers would keep all; `eval` ends it."
+    "Keep only what goes into each layer, and compute the rest again in the backward pass: a third more time for much less memory. Also in evaluation mode, in which transformers would keep all; `eval` or `train` ends that."
     model.activation_checkpointing_enable(dict(use_reentrant=False))
+    model.disable_input_require_grads()   # with which transformers sends gradients through encoders that are frozen
     for o in model.modules():
         if isinstance(o, GradientCheckpointingLayer): o.training = True   # what is in it drops nothing out, if it did not
 

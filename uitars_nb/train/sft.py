@@ -163,7 +163,7 @@ def without_start(
     checkpoint: dict,
 ):
     "Leave out of a checkpoint, where an adapter learns, what the start brings."
-    if adapts(module.model): checkpoint['state_dict'] = {k: v for k, v in checkpoint['state_dict'].items() if k in learned_names(module)}
+    if adapts(module.model): checkpoint['state_dict'] = {k: checkpoint['state_dict'][k] for k in learned_names(module)}
 
 class SFT(L.LightningModule):
     "Trains a policy on records."
