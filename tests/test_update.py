@@ -134,14 +134,14 @@ def test_how_far_an_update_has_moved(exp):
 
 
 def test_a_small_batch_is_not_looked_at_twice(monkeypatch):
-    "An eighth of the rows, not fewer than a dozen and not more than 64."
+    "An eighth of the rows, not fewer than 8 and not more than 64."
     looked = []
     monkeypatch.setattr(ppo, 'parts', lambda exp, rows, tokens: looked.append({*rows.tolist()}) or 1 / 0)
     module = PPO(sft_run.small_policy(0.), None, PPOConfig(algorithm='grpo'))
     for n in (5, 12, 64, 200, 5000):
         with pytest.raises(ZeroDivisionError): module.moved(SimpleNamespace(examples=range(n)), None, np.random.default_rng(0))
         assert looked[-1] <= {*range(n)}
-    assert [*map(len, looked)] == [5, 12, 12, 25, 64]
+    assert [*map(len, looked)] == [5, 8, 8, 25, 64]
 
 
 @pytest.mark.parametrize('algorithm', ['ppo', 'grpo', 'reinforce++'])

@@ -106,7 +106,7 @@ def critic_measures(
                 value_return_correlation=float('nan') if flat else float(torch.corrcoef(both)[0, 1]), value_loss=float((both[0] - both[1]).pow(2).mean() / 2))
 
 # %% ../../nbs/70_train/30_ppo.ipynb #0e2e5300
-FEWEST, MOST = 12, 64   # rows on which it is looked up how far an update has moved
+FEWEST, MOST = 8, 64   # rows on which it is looked up how far an update has moved
 
 def looked_at(
     n: int,   # rows of a batch
