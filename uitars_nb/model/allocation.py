@@ -31,9 +31,16 @@ def give_back(
     "Give idle memory that was kept back to the system if there is much of it, between two steps; whether that was done."
     now = psutil.Process().memory_info().rss
     if not _LEFT: _LEFT.append(now)
-    if now - _LEFT[0] < (psutil.virtual_memory().total // 3 if growth is None else growth) or not keep_memory(): return False
-    ctypes.CDLL(None).malloc_trim(0)
+    if now - _LEFT[0] < (psutil.virtual_memory().total // 3 if growth is None else growth) or not _release(): return False
     _LEFT[0] = psutil.Process().memory_info().rss
+    return True
+
+def _release():
+    "Give back all that is idle; False where that is not ours to say."
+    libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
+    if hasattr(libc, 'mallctl'): return not libc.mallctl(b'arena.4096.purge', None, None, None, ctypes.c_size_t(0))   # jemalloc's, of all arenas
+    if not keep_memory(): return False
+    libc.malloc_trim(0)
     return True
 
 # %% ../../nbs/30_model/04_allocation.ipynb #e3a1b117
