@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.waiting import until
+from tests.waiting import lives, until
 from uitars_nb.core.coordinates import to_pixel
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
@@ -256,7 +256,7 @@ async def test_nothing_stays_when_it_closes():
     processes = [psutil.Process(session.process.pid), *psutil.Process(session.process.pid).children(recursive=True)]
     await session.close()
     await session.close()
-    assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not [*filter(lives, processes)]
     assert not Path(session.folder).exists()
     with pytest.raises(EnvironmentFailure): await session.observe()
 
@@ -283,7 +283,7 @@ async def test_nothing_stays_when_its_owner_is_killed(where):
     assert {'Xvfb', 'openbox', 'tint2', 'xterm'} <= {p.name() for p in processes}
     owner.kill()
     await owner.wait()
-    await until(lambda: not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
+    await until(lambda: not [*filter(lives, processes)])
     await until(lambda: not Path(folder).exists())
 
 

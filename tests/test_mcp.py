@@ -13,6 +13,8 @@ import pytest
 from mcp import StdioServerParameters
 from mcp.client import Client
 
+from tests.waiting import lives
+
 pytestmark = pytest.mark.timeout(120)
 PROGRAM = 'from uitars_nb.cli.main import main; raise SystemExit(main())'
 desktop = pytest.mark.skipif(bool([o for o in ('bwrap', 'Xvfb', 'openbox', 'tint2', 'mousepad') if not shutil.which(o)]), reason='no desktop')
@@ -26,7 +28,7 @@ def children(): return {p.pid: p for p in psutil.Process().children(recursive=Tr
 async def gone(before, seconds=20):
     "Wait until no child is left that was not there before."
     end = time.monotonic() + seconds
-    while left := [p for pid, p in children().items() if pid not in before and p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+    while left := [p for pid, p in children().items() if pid not in before and lives(p)]:
         assert time.monotonic() < end, left
         await asyncio.sleep(.1)
 

@@ -97,6 +97,7 @@ def test_saved_and_loaded_it_says_the_same(home, tmp_path, kind, dtype):  # noqa
     again = Critic.from_pretrained(tmp_path/'critic')
     assert again.head.weight.dtype == torch.float32 and again.model.dtype == dtype
     with torch.no_grad(): assert torch.equal(again.values(batch), critic.values(batch))
+    assert Critic.from_policy(policy, dtype=torch.float32).model.dtype == torch.float32 and policy.model.dtype == dtype
     assert [*again.state_dict()] == [*critic.state_dict()] and not any('lm_head' in k for k in again.state_dict())
 
 

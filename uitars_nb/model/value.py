@@ -59,9 +59,12 @@ class Critic(nn.Module):
     def from_policy(cls,
         policy: Policy,
         shared: bool = False,   # read the policy's own states instead of a copy's
+        dtype: torch.dtype | None = None,   # of a copy's weights; None: the policy's
     ) -> 'Critic':
-        "A critic that starts as the policy; adapters become part of its weights, and all of a copy's learn, in fp32."
-        return cls(policy.model if shared else headless(merge(copy.deepcopy(policy.model).float())), policy.processor, shared)
+        "A critic that starts as the policy; adapters become part of its weights."
+        if shared: return cls(policy.model, policy.processor, True)
+        copied = copy.deepcopy(policy.model)
+        return cls(headless(merge(copied if dtype is None else copied.to(dtype))), policy.processor)
 
     def read(self,
         hidden: torch.Tensor,   # (N, D), states of the own tokens

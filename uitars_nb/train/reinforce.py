@@ -175,7 +175,7 @@ def pretrain_value(
     made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), actor=asdict(actor), value=asdict(config), hardware=asdict(hardware), reward=_named(reward)), usual=dict(actor=defaults(ActorConfig), value=defaults(ValueConfig), hardware=defaults(Hardware)))
     if (path/'critic').exists(): return path/'critic'
     fixed, feed = Policy.to_learn(policy), RolloutFeed(path, apart(actor), reward, length=config.batches, oldest=1 << 30)
-    module = ValuePretraining(fixed, Critic.from_policy(fixed, config.shared), config)
+    module = ValuePretraining(fixed, Critic.from_policy(fixed, config.shared, torch.float32), config)
     trainer = rl_trainer(path, hardware, [Fixed(feed)], progress)
     _run(trainer, module, feed)
     module.critic.eval()
@@ -259,7 +259,7 @@ def _rehearsed(demos):
     return {} if demos is None else dict(demos=demos.first.tolist(), shares=[round(o, 6) for o in demos.weights], lesson=demos.batch)
 
 def _critic(policy, folder, shared):
-    if not folder: return Critic.from_policy(policy, shared)
+    if not folder: return Critic.from_policy(policy, shared, torch.float32)
     return Critic.from_pretrained(folder, policy) if shared else Critic.from_pretrained(folder, dtype='float32')
 
 def _reference(folder, config): return Policy.to_learn(folder) if config.objective.kl else None
