@@ -228,7 +228,7 @@ async def test_a_crash_is_the_environments(victim):
     try:
         process = guest if victim == 'guest' else next(p for p in guest.children(recursive=True) if p.name() == victim)
         process.kill()
-        await until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+        await until(lambda: not lives(process))
         for call in (session.observe, lambda: act(session, 'click', point=(5, 5)), session.reset):
             with pytest.raises(EnvironmentFailure) as e: await call()
             assert e.value.reason is StopReason.ENV_CRASH
