@@ -181,11 +181,11 @@ def returns_of(
     return advantages(exp, value_N, config.shaping, gamma=config.gamma, gae_lambda_value=gae_lambda_value).ret_BT
 
 def after_first(
-    steps: Sequence[Sequence[Part]],   # of `optimiser_steps`
+    steps: list[list[Part]],   # of `optimiser_steps`
 ) -> np.ndarray:
     "int: the rows that are not of the first step."
-    first, rows = ({int(i) for part in parts for i in part.rows} for parts in (steps[0], [p for some in steps for p in some]))
-    return np.array(sorted(rows - first), int)
+    first, rows = (np.concatenate([part.rows for part in some]) for some in (steps[0], sum(steps, [])))
+    return np.setdiff1d(rows, first)
 
 @dataclass(frozen=True)
 class Objective:
@@ -324,8 +324,8 @@ def critic_steps(
     states: torch.Tensor | None = None,         # likewise: of a shared critic
 ) -> torch.Tensor:
     "A critic's steps; its values (N,) before them. A shared one is a head over states that stay as they are."
-    alone = config.gae_lambda_value == 1   # what returns have to know of the values
-    value_N = old_values(critic, policy, exp, config.part_tokens, states, after_first(steps) if alone else None)
+    asked = after_first(steps) if config.gae_lambda_value == 1 else None   # then returns do not ask the critic
+    value_N = old_values(critic, policy, exp, config.part_tokens, states, asked)
     returns = Returns(returns_of(exp, value_N.nan_to_num(), config, config.gae_lambda_value), value_N)
     for some in steps:
         total = over_devices(sum(len(p.at) for p in some))
