@@ -85,10 +85,11 @@ def test_read_loss_by_hand():
     reads = [torch.randn(2, 97, 4, 8, generator=g), torch.randn(1, 97, 8, 8, generator=g)]
     chars = torch.randint(0, 97, (3, 8, 8), generator=g)
     chars[0, 2:] = IGNORE
-    chars[2] = IGNORE
+    chars[2], chars[:2, 0] = IGNORE, 0
     nats = [-reads[0][0].log_softmax(0)[chars[0, y, x], y, x] for y in range(2) for x in range(8)]
     nats += [-reads[1][0].log_softmax(0)[chars[1, y, x], y, x] for y in range(8) for x in range(8)]
-    assert read_loss(reads, sizes, chars) == pytest.approx(torch.stack(nats).mean().item(), abs=1e-5)
+    weight = torch.tensor([1. if c else .25 for part in (chars[0, :2], chars[1]) for c in part.flatten()])
+    assert read_loss(reads, sizes, chars) == pytest.approx(((torch.stack(nats) * weight).sum() / weight.sum()).item(), abs=1e-5)
 
 
 def test_target_loss_by_hand():

@@ -23,6 +23,7 @@ from .main import app, with_settings
 def pages(
     out: Annotated[Path, typer.Argument(help='Directory of the shards.')],
     sheets: Annotated[int, typer.Option(help='Shards of random pages, --per in each.', min=0)] = 4,
+    strings: Annotated[int, typer.Option(help='Shards of pages of random strings alone, --per in each.', min=0)] = 0,
     tasks: Annotated[int, typer.Option(help='Shards of first screens of tasks, eight of each.', min=0)] = 1,
     episodes: Annotated[int, typer.Option(help='Shards of episodes that scripts play, two of each task, which show what an action changes.', min=0)] = 0,
     suite: Annotated[str, typer.Option(help='Whose tasks.')] = 'miniwob/all',
@@ -35,7 +36,7 @@ def pages(
 
     \b
     Examples:
-      uitars-nb pages runs/pages --sheets 20 --tasks 4 --episodes 2
+      uitars-nb pages runs/pages --sheets 20 --strings 10 --tasks 4 --episodes 2
       uitars-nb pages runs/unseen --sheets 1 --per 60 --tasks 0 --split validation
     """
     import asyncio
@@ -43,9 +44,9 @@ def pages(
     from uitars_nb.tasks.base import suite as instances
     import uitars_nb.tasks.places   # all of them
     if split not in ('train', 'validation'): raise ValueError(f'pages are for training or its validation, not of the split {split!r}: probes of the test split are made by uitars-nb probe')
-    if not (sheets or tasks or episodes): raise ValueError('nothing to render: give --sheets, --tasks, --episodes or several of them')
+    if not (sheets or strings or tasks or episodes): raise ValueError('nothing to render: give --sheets, --strings, --tasks, --episodes or several of them')
     names = [o.name for o in instances(suite)] if tasks or episodes else []
-    print(len(asyncio.run(collect_pages(out, sheets, tasks, episodes, names, per, split))), 'shards in', out)
+    print(len(asyncio.run(collect_pages(out, sheets, strings, tasks, episodes, names, per, split))), 'shards in', out)
 
 # %% ../../nbs/90_cli/15_train.ipynb #182a588e
 ADAPTED = 'q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'   # ends of the names of the layers that get an adapter

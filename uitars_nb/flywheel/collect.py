@@ -35,10 +35,11 @@ async def sheet_pages(
     shard: int,           # number of the shard
     per: int = 1000,      # pages of a shard
     split: str = 'train',
+    kind: str | None = None,  # as `render_sheet` takes it
 ) -> list[LabelledPage]:
     "The pages of one shard of sheets."
-    numbers, room, out = seeds(split, per, 'sheet', shard * per), COLUMNS * ROWS, []
-    for i in range(0, per, room): out += await render_sheet(session, numbers[i:i + room], page_levels(numbers[i:i + room]))
+    numbers, room, out = seeds(split, per, f'sheet/{kind}' if kind else 'sheet', shard * per), COLUMNS * ROWS, []
+    for i in range(0, per, room): out += await render_sheet(session, numbers[i:i + room], page_levels(numbers[i:i + room]), kind)
     return out
 
 # %% ../../nbs/60_flywheel/17_collect.ipynb #0255e2fb
@@ -79,6 +80,7 @@ def keep_about(
 async def collect_pages(
     path: str | Path,           # a directory
     sheets: int = 4,            # shards of sheets
+    strings: int = 0,           # shards of sheets of random strings alone
     tasks: int = 0,             # shards of first screens
     episodes: int = 0,          # shards of whole episodes
     names: Sequence[str] = (),  # of the tasks
@@ -89,8 +91,9 @@ async def collect_pages(
     "All shards, those that are missing made first. Raises `ValueError` where a directory holds shards of another split, of other tasks, or of another number of pages each."
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
-    keep_about(path, split=split, per=per if sheets else 0, names=sorted(names) if tasks or episodes else [])
-    wanted = dict(sheets=(sheets, lambda k: sheet_pages(session, k, per, split)), tasks=(tasks, lambda k: task_pages(names, k, split=split)), episodes=(episodes, lambda k: task_pages(names, k, 2, 800_000, label_episodes, split)))
+    keep_about(path, split=split, per=per if sheets or strings else 0, names=sorted(names) if tasks or episodes else [])
+    wanted = dict(sheets=(sheets, lambda k: sheet_pages(session, k, per, split)), strings=(strings, lambda k: sheet_pages(session, k, per, split, 'strings')),
+        tasks=(tasks, lambda k: task_pages(names, k, split=split)), episodes=(episodes, lambda k: task_pages(names, k, 2, 800_000, label_episodes, split)))
     todo = [(k, make, shard) for kind, (n, make) in wanted.items() for k in range(n) if not (shard := path / f'{kind}_{k:03}.npz').exists()]
     async with sheet_session() as session:
         for k, make, shard in tqdm(todo, 'pages', unit='shard', disable=not progress): await asyncio.to_thread(save_pages, shard, await make(k))

@@ -56,13 +56,13 @@ async def render_sheet(
     session,                          # from `sheet_session`
     seeds: Sequence[int],             # one a page
     levels: float | Sequence[float] = 1.,  # 0 (few large words) to 1 (full pages); one for all, or one a page
-    probe: str | None = None,         # 'words' | 'colours' | 'boxes': pages for probes
+    kind: str | None = None,          # pages of one kind alone: 'strings', or 'words' | 'colours' | 'boxes' for probes
 ) -> list[LabelledPage]:
     "The pages of `seeds`, drawn and labelled. Raises `ValueError` where they are more than the sheet holds."
     room = COLUMNS * (session.config.size[1] // SIZE[1])
     if len(seeds) > room: raise ValueError(f'{len(seeds)} pages do not fit on a sheet of {room}')
     levels = [float(o) for o in np.broadcast_to(levels, len(seeds))]
-    said = await session.evaluate('sheet', dict(seeds=list(seeds), levels=levels, base=f'{HTML.as_uri()}/', columns=COLUMNS, probe=probe))
+    said = await session.evaluate('sheet', dict(seeds=list(seeds), levels=levels, base=f'{HTML.as_uri()}/', columns=COLUMNS, kind=kind))
     screen = (await session.observe()).screenshot
     tile = lambda i: screen[i // COLUMNS * SIZE[1]:, i % COLUMNS * SIZE[0]:][:SIZE[1], :SIZE[0]]
     return [page_of(tile(i), o, seed=seed) for i, (o, seed) in enumerate(zip(said, seeds))]

@@ -35,7 +35,7 @@ async def probe_pages(
     "The first `n` probe pages of a kind in a split; the pages' source is 'probe/<kind>'."
     if split == 'train': raise ValueError('a probe asks about pages that were not trained on: choose validation or test')
     numbers, room = seeds(split, n, f'probe/{kind}'), COLUMNS * (session.config.size[1] // 210)
-    pages = [page for i in range(0, n, room) for page in await render_sheet(session, numbers[i:i + room], probe=kind)]
+    pages = [page for i in range(0, n, room) for page in await render_sheet(session, numbers[i:i + room], kind=kind)]
     return [LabelledPage(o.screen, o.chars, o.elements, f'probe/{kind}', o.seed) for o in pages]
 
 # %% ../../nbs/60_flywheel/16_probes.ipynb #ef3b7254

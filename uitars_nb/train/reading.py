@@ -24,7 +24,7 @@ from ..flywheel.streams import Numbers, loader
 from ..model.policy import Policy
 from ..model.precision import precision_of
 from ..model.stem import CELL, NAMES, TOKEN, Stem, ink, shares
-from .losses import fit_cells
+from .losses import BLANK, fit_cells
 from .optim import MuonAdamW, groups, share_of_peak
 from .sft import SFTConfig, make_trainer
 
@@ -59,7 +59,7 @@ class ReadingConfig:
     lr: float = 3e-3          # peak, of Muon
     warmup: float = .04       # share of the steps
     fall: float = .4          # share of the steps
-    blank: float = .25        # weight of a cell without a name
+    blank: float = BLANK      # weight of a cell without a name
     beside: float = .3        # weight of kinds, colours and marks
     tokens: float = 1.        # weight of what the image tokens tell of their cells
     every: int = 8            # one screen in so many is asked of its tokens, which cost as much as the stem

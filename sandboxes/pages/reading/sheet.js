@@ -1,5 +1,5 @@
 // Many small pages on one sheet. A page is a pure function of its seed and of a level from 0 (a few large words) to 1 (full pages).
-// `sheet({seeds, levels, base, columns, probe})` draws them side by side, `base` being the address of MiniWoB's html folder, whose style sheets and pictures the pages use; `probe` asks for one kind of the probes' pages.
+// `sheet({seeds, levels, base, columns, kind})` draws them side by side, `base` being the address of MiniWoB's html folder, whose style sheets and pictures the pages use; `kind` asks for pages of one kind alone, of those in ALONE.
 
 // ---- chance
 function chance(seed) {  // sfc32 over the seed
@@ -193,16 +193,22 @@ function coloured(R, L) {  // shapes of many colours, each of its own size
 }
 const packed = (R, L) => `<div style="padding: 2px; line-height: ${R.pick(['normal', 'normal', 1.1, 1.4, 1.8])}; text-align: ${R.pick(['left', 'left', 'left', 'center', 'right', 'justify'])}">${R.times(R.int(1, 4), () => paragraph(R, L, R.int(6, 30))).join('')}</div>`;
 const PAGES = [[miniwob, L => 8 * L], [ordinary, L => 4 * L], [scattered, L => 6 - 2 * L], [packed, L => 1.5 + L], [coloured, L => 2.5], [(R, L) => `<div id="wrap">${L.level > .3 && R.maybe(.6) ? query(R, L) : ''}${R.maybe(.9) ? drawing(R, L) : bigShape(R)}</div>`, L => 1.5], [(R, L) => `<div style="padding: 4px">${squares(R, L)}${R.maybe(.3) ? squares(R, L) : ''}</div>`, L => .7]];
-// ---- pages for probes: one thing asked of many alike, in strings that nothing but reading can tell
+// ---- pages of one kind: strings that nothing but reading can tell; and for probes, one thing asked of many alike
 const CLEAR = (LOWER + UPPER).replace(/[lI]/g, '');
 const four = R => R.times(4, () => R.pick(CLEAR)).join('');
-const PROBES = {
+const ALONE = {
+  strings: (R, L) => {
+    const set = R.weighted([[CLEAR, 6], [LOWER + UPPER + DIGITS, 2], [LOWER + UPPER + DIGITS + MARKS, 1]]), one = () => R.times(R.maybe(.5) ? 4 : R.int(1, 8), () => R.pick(set)).join('');
+    const free = t => `<span class="free">${R.weighted([[() => `<span style="${font(R, L)} ${tone(R, L)}">${escape(t)}</span>`, 6], [() => button(R, L, t), 2], [() => link(R, L, t, font(R, L)), 1]])()}</span>`;
+    const line = () => `<p style="margin: 1px 0; ${font(R, L)} ${tone(R, L)}">${escape(R.times(R.int(1, 6), one).join(' '))}</p>`;
+    return R.maybe(.7) ? `<div id="wrap">${R.times(R.int(8, 30), () => free(one())).join('')}</div>` : `<div style="padding: 2px">${R.times(R.int(3, 12), line).join('')}</div>`;
+  },
   words: (R, L) => `<div id="wrap">${R.times(R.int(6, 10), () => R.weighted([[t => `<span class="free" style="${font(R, L)} ${tone(R, L)}">${t}</span>`, 5], [t => `<span class="free">${button(R, L, t)}</span>`, 2], [t => `<span class="free">${link(R, L, t, font(R, L))}</span>`, 1]])(four(R))).join('')}</div>`,
   colours: (R, L) => R.maybe(.5) ? `<div id="wrap">${R.some(COLOURS, R.int(6, 9)).map(c => `<div class="free" style="width: ${R.int(10, 40)}px; height: ${R.int(10, 40)}px; background-color: ${c}; border: 1px solid black"></div>`).join('')}</div>`
     : `<svg width="156" height="200">${(cells => R.some(COLOURS.filter(c => c !== 'white'), R.int(6, 9)).map((c, i) => figure(R, 20 + cells[i] % 4 * 39, 20 + Math.floor(cells[i] / 4) * 39, R.int(12, 32), c)).join(''))(R.some([...Array(20).keys()], 9))}</svg>`,
   boxes: (R, L) => `<div id="wrap">${R.maybe(.5) ? query(R, L) : ''}<div id="area" style="font-size: ${R.int(9, 12)}px">${R.times(R.int(5, 7), () => `<label><input type="checkbox" ${R.maybe(.5) ? 'checked' : ''}>${four(R)}</label><br>`).join('')}</div></div>`};
-function page(R, level, base, probe) {
-  const L = look(R, level), kind = probe ? PROBES[probe] : R.weighted(PAGES.map(([f, w]) => [f, w(level)]));
+function page(R, level, base, alone) {
+  const L = look(R, level), kind = alone ? ALONE[alone] : R.weighted(PAGES.map(([f, w]) => [f, w(level)]));
   if (kind === miniwob && R.maybe(.8)) Object.assign(L, {family: 'Arial', ink: 'black', paper: 'white', size: 10});
   return [L, kind(R, L, base)];
 }
@@ -226,11 +232,11 @@ async function styles(base) {  // MiniWoB's own style sheets, once
   await Promise.all([load(base + 'core/jquery-ui/jquery-ui.min.css'), load(base + 'core/core.css')]);
   await Promise.all(ICONS.map(([, path]) => Object.assign(new Image(), {src: `${base}common/special/${path}`}).decode()));
 }
-async function sheet({seeds, levels, base, columns = 10, probe = null}) {
+async function sheet({seeds, levels, base, columns = 10, kind = null}) {
   await styles(base);
   document.body.replaceChildren();
   const pages = seeds.map((seed, i) => {
-    const div = document.createElement('div'), R = chance(seed), [L, html] = page(R, levels[i], base, probe);
+    const div = document.createElement('div'), R = chance(seed), [L, html] = page(R, levels[i], base, kind);
     div.className = 'page';
     div.style.cssText = `left: ${i % columns * 160}px; top: ${Math.floor(i / columns) * 210}px; font-family: ${L.family}; font-size: ${L.size}px; color: ${L.ink}; background-color: ${L.paper}`;
     div.innerHTML = html;
