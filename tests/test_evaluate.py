@@ -203,3 +203,11 @@ async def test_samples_give_pass_at_k(parity, tmp_path):
     assert found == {'1': share, '2': share, '4': share}        # an oracle is right always or never
     with pytest.raises(ValueError, match='temperature'): replace(RECIPE, policy='runs/x', samples=2)
     assert pass_at_k(4, 1, 2) == .5
+
+
+async def test_a_longer_result_is_compared_on_the_instances_that_both_have(parity, tmp_path):
+    await play(RECIPE, tmp_path/'long')
+    await play(replace(RECIPE, episodes=5), tmp_path/'short')
+    for a, b in (('long', 'short'), ('short', 'long')): assert compare_results(tmp_path/a, tmp_path/b).instances == 5
+    await play(replace(RECIPE, episodes=5, first=3), tmp_path/'later')
+    with pytest.raises(ValueError, match='first'): compare_results(tmp_path/'long', tmp_path/'later')

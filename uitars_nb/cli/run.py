@@ -143,7 +143,7 @@ def evaluate_policy(
     seed: Annotated[int, typer.Option(help="Of a checkpoint's sampling.")] = 0,
     max_tokens: Annotated[int, typer.Option(help="Of a checkpoint's reply.", min=1)] = REPLY,
     out: Annotated[Path | None, typer.Option(help='Directory of the run; runs/eval/POLICY-SUITE by default, -SPLIT behind it where it is another than the test split.')] = None,
-    against: Annotated[Path | None, typer.Option(help='Another run to compare with, on the same instances.')] = None,
+    against: Annotated[Path | None, typer.Option(help='Another run to compare with; of more episodes, those that both have.')] = None,
     dtype: Annotated[str, typer.Option(help="Of a checkpoint's weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).")] = 'auto',
     dialect: Annotated[str, typer.Option(help="Of a server's model, where it does not tell: ui-tars-2, ui-tars-1.5 or ui-tars-1.")] = '',
     context: Annotated[int, typer.Option(help="Tokens that a server's model takes, where it does not tell.", min=0)] = 0,
@@ -179,4 +179,4 @@ def comparison_line(
 ) -> str:
     "What a comparison says, in one line."
     real = c.p_value < .05 and c.difference.low * c.difference.high > 0
-    return f'difference {c.difference}: {c.better} instances better, {c.worse} worse, p = {c.p_value:.2g}: {"real" if real else "it may be chance"}'
+    return f'difference {c.difference} over {c.instances:,} instances: {c.better} better, {c.worse} worse, p = {c.p_value:.2g}: {"real" if real else "it may be chance"}'

@@ -169,13 +169,13 @@ def read_episodes(
     columns = ['id', 'policy', 'task', 'seed', 'stop', 'env_failure', 'success', 'reward', 'n_steps']
     return index[columns].join(seconds).sort_values('id', ignore_index=True)
 
-PAIRED = 'suite', 'split', 'episodes', 'samples', 'first', 'limits', 'screens'   # parameters that two runs share which are compared
+PAIRED = 'suite', 'split', 'samples', 'first', 'limits', 'screens'   # parameters that two runs share which are compared; of more episodes, those are that the other has too
 
 def check_paired(
     path: str | Path,     # the directory of a run
     parameters: Mapping,  # of another, or of one that is to be played
 ):
-    "Raises `FileNotFoundError` where no evaluation was left, and `ValueError` where it was not of the same instances, within the same limits, on the screens of the same Chromium and fonts, or where an expert took episodes over."
+    "Raises `FileNotFoundError` where no evaluation was left, and `ValueError` where its instances do not begin with the same ones, or were not played within the same limits, on the screens of the same Chromium and fonts, or where an expert took episodes over."
     there = read_result(path)[0]['parameters']
     if helped := there.get('expert') or parameters.get('expert'): raise ValueError(f'episodes that an expert ({helped}) takes over measure nobody, and cannot be compared')
     if read_json(Path(path)/'summary.json') is None: raise ValueError(f'{path} was not played to its end, and what is there is of its first tasks: run its command again')
@@ -186,7 +186,7 @@ def compare_results(
     a: str | Path,  # run's directory of one policy
     b: str | Path,  # and of another
 ) -> Comparison:
-    "How `b` differs from `a`, pair by pair. Raises `ValueError` where they were not played on the same instances, or not within the same limits."
+    "How `b` differs from `a`, pair by pair. Raises `ValueError` where they do not begin with the same instances, or were not played within the same limits."
     a_index, (two, b_index) = read_result(a)[1], read_result(b)
     check_paired(a, two['parameters'])
     return compare(*paired(a_index, b_index))

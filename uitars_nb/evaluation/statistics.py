@@ -74,6 +74,7 @@ class Comparison(NamedTuple):
     better: int           # instances that only b solved
     worse: int            # instances that only a solved
     p_value: float        # two-sided, exact
+    instances: int        # of all tasks
 
 def compare(
     a: Mapping[str, np.ndarray],  # task -> success (0/1) per instance
@@ -85,4 +86,4 @@ def compare(
     diff = {k: np.asarray(b[k], float) - np.asarray(a[k], float) for k in a}
     better, worse = (int(sum((np.sign(d) == s).sum() for d in diff.values())) for s in (1, -1))
     p = binomtest(better, better + worse).pvalue if better + worse else 1.
-    return Comparison(_bootstrap(diff), better, worse, float(p))
+    return Comparison(_bootstrap(diff), better, worse, float(p), sum(map(len, diff.values())))
