@@ -283,7 +283,7 @@ REWIND = '''(() => { try { localStorage.clear(); sessionStorage.clear() } catch 
 @_patch(BrowserSession)
 async def start(self,
     url: str,             # as for `goto`
-    again: bool = False,  # the page can begin a new episode without being loaded
+    again: bool = False,  # the page need not be loaded: whoever starts it sets all of its state anew
 ) -> None:
     "The beginning of an episode at `url`, with nothing of the last one: a reset and a fresh document, or (`again`) the open one, rewound."
     if again and self._may_rewind(url): return await self._rewind()
