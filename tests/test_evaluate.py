@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from uitars_nb.agent.loop import Limits
+from uitars_nb.cli.main import explain
 from uitars_nb.cli.train import apart
 from uitars_nb.core.runs import read_json, write_json
 from uitars_nb.core.types import Action, Observation, StopReason
@@ -211,3 +212,59 @@ async def test_a_longer_result_is_compared_on_the_instances_that_both_have(parit
     for a, b in (('long', 'short'), ('short', 'long')): assert compare_results(tmp_path/a, tmp_path/b).instances == 5
     await play(replace(RECIPE, episodes=5, first=3), tmp_path/'later')
     with pytest.raises(ValueError, match='first'): compare_results(tmp_path/'long', tmp_path/'later')
+
+
+async def test_tasks_that_have_changed_are_not_continued(tmp_path, monkeypatch):
+    source = 'from tests_own_base import Base\n\nclass Own(Base): name = "tests/own"\n'
+    (tmp_path/'tests_own_base.py').write_text('class Base: pass')
+    (tmp_path/'tests_own.py').write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import tests_own
+    own = type('Own', (Parity,), dict(name='tests/own', __module__='tests_own'))()
+    monkeypatch.setitem(TASKS, own.name, own)
+    recipe = replace(RECIPE, suite='tests/own', episodes=2)
+    await play(recipe, tmp_path/'a')
+    await play(recipe, tmp_path/'a')
+    (tmp_path/'tests_own.py').write_text(source + '# mended\n')
+    with pytest.raises(ValueError, match='tasks: '): await play(recipe, tmp_path/'a')
+
+
+async def test_a_policy_of_ones_own_plays_by_its_name(parity, tmp_path, monkeypatch):
+    (tmp_path/'tests_agents.py').write_text("""
+from uitars_nb.agent.loop import Reply
+from uitars_nb.core.types import Action
+
+class Patient:
+    def __init__(self, session, task, spec): pass
+    async def act(self, steps, obs): return Reply('wait', (Action('wait', dict(time=0)),))
+
+class Mute(Patient):
+    async def act(self, steps, obs): pass
+""")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    table = await play(replace(RECIPE, policy='tests_agents:Patient'), tmp_path/'a')
+    assert table.n.tolist() == [12]
+    with pytest.raises(ExceptionGroup) as e: await play(replace(RECIPE, policy='tests_agents:Mute'), tmp_path/'b')
+    assert 'act of Mute returned NoneType, not a Reply' in explain(e.value)
+    with pytest.raises(ValueError, match='has no Loud'): await play(replace(RECIPE, policy='tests_agents:Loud'), tmp_path/'c')
+
+
+@pytest.mark.parametrize('said', [None, True, 1., (1., True)])
+async def test_a_verdict_of_another_kind_breaks_its_own_task_alone(parity, tmp_path, monkeypatch, said):
+    odd = type('Odd', (Parity,), dict(name='tests/odd', verify=lambda *_: answer()))()
+    async def answer(): return said
+    monkeypatch.setitem(TASKS, odd.name, odd)
+    table = await play(replace(RECIPE, suite='tests/parity,tests/odd', episodes=2), tmp_path/'a')
+    assert table.n['tests/parity'] == 2 and table.n['tests/odd'] == 0
+    index = read_result(tmp_path/'a')[1]
+    assert f'verify of tests/odd returned {type(said).__name__}, not a Verdict' in json.loads(index[index.task == 'tests/odd'].iloc[0]['info'])['error']
+
+
+async def test_numbers_of_numpy_are_kept(parity, tmp_path, monkeypatch):
+    async def oracle(session, spec): yield Action('click', dict(point=tuple(np.array([5, 7]))))
+    monkeypatch.setattr(parity, 'oracle', oracle)
+    monkeypatch.setattr(parity, 'verify', lambda *_: verdict())
+    async def verdict(): return Verdict(np.float32(1.), np.bool_(True), np.bool_(True), dict(cell=np.int64(3), row=np.arange(2)))
+    await play(replace(RECIPE, episodes=2), tmp_path/'a')
+    kept = read_result(tmp_path/'a')[1]
+    assert kept.success.all() and json.loads(kept.iloc[0]['info'])['row'] == [0, 1]

@@ -86,3 +86,29 @@ print(obs.shape)'''
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
     NotebookClient(nb, timeout=120, kernel_name='python3').execute()
     assert nb.cells[0].outputs[-1].text.strip() == '(210, 160, 3)'
+
+
+def test_a_task_that_is_no_page_brings_its_session_and_begins_anew(monkeypatch):
+    from dataclasses import replace
+    from uitars_nb.core.types import Observation
+    from uitars_nb.tasks.base import TASKS, Verdict
+
+    class Sheet:
+        id, size = 'sheet', (8, 8)
+        async def reset(self): self.marks = 0
+        async def close(self): pass
+        async def observe(self): return Observation(np.full((8, 8, 3), self.marks, np.uint8))
+        async def act(self, action): self.marks += 1
+
+    class Mark:
+        name, max_steps, opener = 'tests/mark', 3, Sheet
+        async def setup(self, session, spec): return replace(spec, instruction='Make a mark.')
+        async def verify(self, session, spec): return Verdict(float(session.marks > 0), session.marks > 0, session.marks > 0)
+
+    monkeypatch.setitem(TASKS, 'tests/mark', Mark())
+    env = TaskEnv('tests/mark', size=(8, 8))
+    for seed in range(2):
+        screen, _ = env.reset(seed=seed)
+        assert not screen.any()
+        assert env.step(env.action_space.sample())[2]
+    env.close()

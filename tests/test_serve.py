@@ -113,6 +113,13 @@ async def test_what_no_model_can_take_is_the_clients_fault(policy, part):
         assert answer.status_code == 400 and answer.json()['error']['message']
 
 
+@pytest.mark.parametrize('ask', [dict(messages=[]), dict(max_tokens=0), dict(max_completion_tokens=0)])
+async def test_what_cannot_be_answered_is_refused(policy, ask):
+    async with Engine(policy) as engine, httpx.AsyncClient(transport=httpx.ASGITransport(make_app(engine, 't')), base_url='http://here', headers=dict(authorization='Bearer t')) as client:
+        answer = await client.post('/v1/chat/completions', json=dict(messages=ASK) | ask)
+        assert answer.status_code == 400
+
+
 async def test_a_full_server_says_so(policy, monkeypatch):
     monkeypatch.setattr(policy, 'eos_ids', frozenset())
     async with Engine(policy) as engine:

@@ -48,11 +48,14 @@ def paint_name(
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #afaf97b5
 async def name_at(
-    session,                  # a browser session
+    session,
     point: tuple[int, int],   # on the grid
 ) -> str:
-    "What stands at a point of the page, in a few words: 'button \"Ok\"', 'red circle', 'field'."
-    kind, label, rgb = await session.evaluate(NAMED, list(to_pixel(point, session.config.size)))
+    "What stands at a point, in a few words: 'button \"Ok\"', 'red circle', 'field'. A page is asked; another session says it by a `name_at` of its own, or is not described ('')."
+    if own := getattr(session, 'name_at', None): return await own(point)
+    page = session if hasattr(session, 'evaluate') else getattr(session, 'screen', None)
+    if not hasattr(page, 'evaluate'): return ''
+    kind, label, rgb = await page.evaluate(NAMED, list(to_pixel(point, page.config.size)))
     if label: return f'{kind} "{label}"'
     return f'{paint_name(rgb)} {kind}' if rgb else kind
 
@@ -67,14 +70,15 @@ def quoted(
     return f'"{text.strip()}"' if len(text) <= most and '\n' not in text.strip() else 'the text'
 
 async def describe_action(
-    session,          # a browser session, before the action
+    session,          # before the action
     action: Action,
 ) -> str:
     "The action in words, with what its points hit."
     args = action.args
     if action.name == 'drag':
-        return f"drag {await name_at(session, args['start_point'])} to {await name_at(session, args['end_point'])}"
-    if action.name in VERBS: return f"{VERBS[action.name]} {await name_at(session, args['point'])}" if 'point' in args else VERBS[action.name]
+        start, end = [await name_at(session, args[k]) for k in ('start_point', 'end_point')]
+        return f'drag {start} to {end}' if start and end else 'drag'
+    if action.name in VERBS: return f"{VERBS[action.name]} {await name_at(session, args['point']) if 'point' in args else ''}".strip()
     if action.name == 'type': return f"type {quoted(args['content'])}"
     return ' '.join([action.name, *(str(args[k]) for k in ('key', 'direction') if k in args)])
 

@@ -4,18 +4,19 @@
 
 # %% auto #0
 __all__ = ['MakeAgent', 'ENDINGS', 'EPISODE', 'Reply', 'Agent', 'Limits', 'run_length', 'repeated', 'spent', 'environment',
-           'perform', 'refusal', 'judge', 'Episode', 'run_episode', 'OracleAgent', 'RandomAgent']
+           'perform', 'refusal', 'only', 'judge', 'Episode', 'run_episode', 'OracleAgent', 'RandomAgent']
 
 # %% ../../nbs/40_agent/00_loop.ipynb #a9f28e54
 import asyncio, contextlib, time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
 
+from ..core.own import place_of
 from ..core.types import Action, Completion, ContextExceeded, Observation, Step, StopReason, TaskSpec, Trajectory
 from ..sandbox.base import ActionError, EnvironmentFailure, Session, limited
 from ..tasks.base import Task, Verdict
@@ -94,7 +95,7 @@ async def environment(
         async with limited(seconds): yield
     except (EnvironmentFailure, asyncio.CancelledError, *but): raise
     except TimeoutError as e: raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'no answer within {seconds:g} s') from e
-    except Exception as e: raise EnvironmentFailure(reason, f'{type(e).__name__}: {e}') from e
+    except Exception as e: raise EnvironmentFailure(reason, f'{type(e).__name__}: {e}{place_of(e)}') from e
 
 # %% ../../nbs/40_agent/00_loop.ipynb #011605c2
 ENDINGS = {'finished': StopReason.FINISHED, 'call_user': StopReason.CALL_USER, 'infeasible': StopReason.INFEASIBLE}
@@ -127,15 +128,24 @@ def refusal(
     "Why an action was refused, and what was not done for that reason."
     return str(error) + (f'; not done: {", ".join(a.name for a in rest)}' if rest else '')
 
+def only(
+    kind: type,
+    what,          # that somebody's code returned
+    who: str,      # it was
+):
+    "The same. Raises `TypeError` where it is of another kind."
+    if not isinstance(what, kind): raise TypeError(f'{who} returned {type(what).__name__}, not a {kind.__name__}')
+    return what
+
 async def judge(
     session: Session,
     task: Task,
     spec: TaskSpec,
 ) -> Verdict:
     "The task's verdict; a verifier that breaks is an environment failure, not a zero."
-    try: return await task.verify(session, spec)
+    try: return only(Verdict, await task.verify(session, spec), f'verify of {spec.name}')
     except EnvironmentFailure: raise
-    except Exception as e: raise EnvironmentFailure(StopReason.ENV_VERIFIER, f'{spec.id}: {type(e).__name__}: {e}') from e
+    except Exception as e: raise EnvironmentFailure(StopReason.ENV_VERIFIER, f'{spec.id}: {type(e).__name__}: {e}{place_of(e)}') from e
 
 # %% ../../nbs/40_agent/00_loop.ipynb #5371aed6
 class Episode:
@@ -160,13 +170,18 @@ class Episode:
         "Set the task up and take the first look."
         with self.timed('setup'):
             async with self.guarded(StopReason.ENV_RESET):
-                self.spec = await self.task.setup(self.session, self.spec)
-                self.obs = await self.session.observe()
+                self.spec = only(TaskSpec, await self.task.setup(self.session, self.spec), f'setup of {self.spec.name}')
+                self.obs = await self.look()
+
+    async def look(self) -> Observation:
+        "What the session shows, in a copy of its own: it may draw the next screen into the same array."
+        obs = only(Observation, await self.session.observe(), 'observe')
+        return replace(obs, screenshot=obs.screenshot.copy())
 
     async def think(self, agent: Agent) -> Reply | None:
         "The agent's reply; None, and the episode is over, where it takes too long, or where what it has seen and said no longer fits its model."
         try:
-            async with asyncio.timeout(self.limits.think_seconds) as patience: return await agent.act(self.steps, self.obs)
+            async with asyncio.timeout(self.limits.think_seconds) as patience: return only(Reply, await agent.act(self.steps, self.obs), f'act of {type(agent).__name__}')
         except TimeoutError:
             if not patience.expired(): raise
             self.stop = StopReason.POLICY_TIMEOUT
@@ -182,7 +197,7 @@ class Episode:
             actions, error, self.stop, verdict = await perform(self.session, self.task, self.spec, reply, self.limits)
             self.steps.append(Step(self.obs, reply.thought, actions, reply.completion, error, self.gained(verdict)))
             self.verdict = verdict or self.verdict
-            async with self.guarded(): self.obs = await self.session.observe()
+            async with self.guarded(): self.obs = await self.look()
         self.stop = self.stop or spent(self.steps, self.obs, self.spec, self.limits)
 
     def gained(self, verdict: Verdict | None) -> float:
@@ -225,7 +240,7 @@ def _trajectory(ep, failure, id, policy):
     kw = dict(id=id, task=ep.spec, steps=tuple(ep.steps), final=ep.obs, policy=policy, policy_version=version)
     info = dict(seconds={k: round(v, 4) for k, v in ep.seconds.items()})
     if failure: return Trajectory(stop=failure.reason, info=info | dict(error=str(failure)), **kw)
-    return Trajectory(stop=ep.stop, reward=ep.verdict.reward, success=ep.verdict.success, info=info | ep.verdict.info, **kw)
+    return Trajectory(stop=ep.stop, reward=ep.verdict.reward, success=ep.verdict.success, info=ep.verdict.info | info, **kw)
 
 # %% ../../nbs/40_agent/00_loop.ipynb #bac5ce9d
 class OracleAgent:

@@ -145,7 +145,7 @@ def episodes_in(where: Path, split: str = 'train') -> Path:
     return where
 
 def demo_source(where: Path, policy, failures: bool = False, split: str = 'train', reply: int = REPLY) -> tuple:
-    "What makes the records of a store's successful episodes, or of all, and what they are made of. Raises `FileNotFoundError` where there is none."
+    "What makes the records of a store's successful episodes, or of all, and what they are made of. Raises `FileNotFoundError` where there is none, and `ValueError` where none succeeded of those."
     from functools import partial
     from uitars_nb.agent.memory import Memory
     from uitars_nb.agent.policy_agent import count_tokens, remembers
@@ -155,6 +155,8 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     store = Store(where := episodes_in(where, split))
     taken = read_json(where.parent / 'config.json', {}).get('parameters', {}).get('expert')   # over from a policy, whose own failures are no lesson
     config, wanted = remembers(policy.model.config.model_type, policy.context), {} if failures and not taken else dict(success=True)
+    solved = int(store.index().success.sum())
+    if wanted and not solved: raise ValueError(f'none of the {len(store)} episodes of {where} succeeded, so there is nothing to imitate' + ('' if taken else f': uitars-nb show {where} says how they ended, and --failures imitates them all the same'))
     about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config), reply=reply)
     return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, reply, **wanted), about
 

@@ -46,9 +46,10 @@ class ContextExceeded(ValueError):
 
 # %% ../../nbs/00_core/00_types.ipynb #f4033ea6
 def freeze(
-    x: Any,  # JSON-like data
+    x: Any,  # JSON-like data; numpy's numbers and arrays as well
 ) -> Any:
-    "`x` with every list as a tuple, so that equal data compares equal."
+    "`x` with every list as a tuple, so that equal data compares equal, and in Python's own numbers, which can be stored."
+    if isinstance(x, (np.ndarray, np.generic)): return freeze(x.tolist())
     if isinstance(x, (list, tuple)): return tuple(freeze(o) for o in x)
     if isinstance(x, Mapping): return {k: freeze(v) for k, v in x.items()}
     return x

@@ -21,12 +21,13 @@ from ..agent.memory import REPLY
 from ..agent.policy_agent import SUMMARIES
 from ..agent.rollout import Pool, Rollout, play
 from ..core.runs import Run, defaults, read_json, write_atomic
+from ..core.own import source_mark
 from ..core.store import Store
 from ..core.types import StopReason, TaskSpec
 from ..model.dialects import get_dialect
 from .policies import SCRIPTED, acting, check_policy, script, fingerprint_of
 from .statistics import Comparison, compare, macro_mean, pass_at_k, success_rate
-from ..tasks.base import suite
+from ..tasks.base import get_task, suite
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #a28f15f9
 DTYPES = ('auto', 'float32', 'bfloat16', 'float16')
@@ -113,7 +114,8 @@ async def evaluate(
     async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect, recipe.context) as agent:
         if not script(recipe.policy): agent = agent.remembering(recipe.images, recipe.summaries)
         acts = {} if script(recipe.policy) else dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)))
-        run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)), env, defaults(Recipe))
+        own = source_mark(*(get_task(o) for o in dict.fromkeys(o.name for o in specs)))   # tasks of one's own that have changed since are other tasks
+        run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env)) | (dict(tasks=own) if own else {}), env, defaults(Recipe))
         store = Store(run.path / 'store')
         player = Intervention(agent, script(recipe.expert), recipe.lead) if recipe.expert else agent
         rollout = Rollout(pool, specs, player, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))

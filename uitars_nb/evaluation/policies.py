@@ -16,6 +16,7 @@ from pathlib import Path
 from ..agent.demonstrate import Demonstrator, Forgetful, Hasty
 from ..agent.loop import MakeAgent, OracleAgent, RandomAgent, Reply
 from ..agent.memory import REPLY
+from ..core.own import find_own, is_own, place_of, source_mark
 from ..core.types import Action, Observation, Step
 from ..sandbox.base import EnvironmentFailure
 
@@ -26,7 +27,7 @@ class Candid:
         "The oracle's next action, or `infeasible`."
         try: return await super().act(steps, obs)
         except EnvironmentFailure: raise
-        except Exception as e: return Reply(thought=f'{type(e).__name__}: {e}', actions=(Action('infeasible'),))
+        except Exception as e: return Reply(thought=f'{type(e).__name__}: {e}{place_of(e)}', actions=(Action('infeasible'),))
 
 class CandidOracle(Candid, OracleAgent): "Acts."
 class CandidDemonstrator(Candid, Demonstrator): "Acts and says what it does."
@@ -39,22 +40,22 @@ SCRIPTED: dict[str, MakeAgent] = {'oracle': CandidOracle, 'demonstrator': Candid
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #3f2f6222
 def script(
-    name: str,  # such as 'oracle' or 'hasty:.2'
+    name: str,  # such as 'oracle' or 'hasty:.2', or MODULE:NAME of one's own
 ) -> MakeAgent | None:
-    "What builds a script's agents, or None where the name is no script's."
+    "What builds a script's agents, or None where the name is no script's. Raises `FileNotFoundError` or `ValueError` where one's own is not there."
     base, _, rate = name.partition(':')
     if base in FLAWED and re.fullmatch(r'0?\.\d+', rate): return partial(FLAWED[base], rate=float(rate))
-    return SCRIPTED.get(name)
+    return find_own(name) if is_own(name) else SCRIPTED.get(name)
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #b1589c5c
 def check_policy(
-    name: str,  # a script, a checkpoint's directory, owner/name on the Hugging Face hub, or the URL of a server
+    name: str,  # a script, MODULE:NAME of one's own, a checkpoint's directory, owner/name on the Hugging Face hub, or the URL of a server
 ) -> str:
     "The name, once the checkpoint is here if it is one. Raises `KeyError` where there is nothing of the kind."
     if script(name) or is_server(name): return name
     from uitars_nb.model.checkpoints import fetch
     try: fetch(name)
-    except FileNotFoundError as e: raise KeyError(f'no policy {name!r}: give one of {", ".join(SCRIPTED)} (at a rate of its own: {", ".join(f"{o}:.6" for o in FLAWED)}), a checkpoint or an adapter by its directory or its name on the Hugging Face hub, or the URL of a server, http://HOST:PORT/v1 ({e})') from e
+    except FileNotFoundError as e: raise KeyError(f'no policy {name!r}: give one of {", ".join(SCRIPTED)} (at a rate of its own: {", ".join(f"{o}:.6" for o in FLAWED)}), MODULE:NAME of your own, a checkpoint or an adapter by its directory or its name on the Hugging Face hub, or the URL of a server, http://HOST:PORT/v1 ({e})') from e
     return name
 
 def is_server(
@@ -67,8 +68,8 @@ async def fingerprint_of(
     name: str,          # as `check_policy` takes it
     make_agent=None,    # of `acting`, where the name is a server's
 ) -> str:
-    "What tells a policy from others: a fingerprint of a checkpoint's weights, what a server says of its model's, nothing of a script."
-    if script(name): return ''
+    "What tells a policy from others: a fingerprint of a checkpoint's weights, what a server says of its model's, of the source of a script of one's own, nothing of another script."
+    if made := script(name): return source_mark(getattr(made, 'func', made))
     if is_server(name): return ' '.join(str(v) for k, v in (await make_agent.engine.about()).items() if k in ('id', 'root', 'weights', 'version') and v not in ('', None))
     from uitars_nb.model.checkpoints import fetch, fingerprint
     return fingerprint(fetch(name))

@@ -102,7 +102,7 @@ def admit(
 ) -> Job:
     "A job for a prompt. Raises `ValueError` for a prompt that leaves no room for a reply, broken images, or image tokens that are not the images'."
     context, n = context or model.config.get_text_config().max_position_embeddings, len(prompt.ids)
-    if not 0 < n < context: raise ContextExceeded(f'a prompt of {n} tokens does not fit a context of {context}: it needs 1 to {context - 1}; keep fewer screenshots')
+    if not 0 < n < context: raise ContextExceeded(f'a prompt of {n} tokens does not fit a context of {context}: it needs 1 to {context - 1}; keep fewer screenshots, or less text')
     rows = model.get_input_embeddings().num_embeddings
     if prompt.ids.min() < 0 or prompt.ids.max() >= rows:
         raise ValueError(f'a prompt holds ids from {prompt.ids.min()} to {prompt.ids.max()}, and the model knows 0 to {rows - 1}: are they of another tokenizer?')

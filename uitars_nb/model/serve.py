@@ -48,7 +48,9 @@ def from_openai(
 def _part(part):
     kind = part.get('type') if isinstance(part, dict) else type(part).__name__
     if kind == 'text' and isinstance(part.get('text'), str): return dict(type='text', text=part['text'])
-    if kind == 'image_url': return dict(type='image', image=url_image(str(part['image_url']['url'])))
+    if kind == 'image_url':
+        if not isinstance(given := part.get('image_url'), dict) or not isinstance(given.get('url'), str): raise ValueError("a part of type 'image_url' has an image_url with its url: {'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,...'}}")
+        return dict(type='image', image=url_image(given['url']))
     if kind == 'ids': return dict(type='ids', ids=np.array(part['ids'], np.int32), text=part.get('text', ''))
     raise ValueError(f"a part of a message is of type 'text', 'image_url' or 'ids', not {kind!r}")
 
@@ -81,6 +83,8 @@ class ChatRequest(BaseModel):
     def check(self):
         "Raises `ValueError` for what is understood and not offered."
         if self.stream or self.top_logprobs: raise ValueError('replies are neither streamed (stream) nor come with alternatives to the drawn tokens (top_logprobs)')
+        if not self.messages: raise ValueError('there is no message to answer')
+        if 0 in (self.max_tokens, self.max_completion_tokens): raise ValueError('a reply has one token at least: max_tokens is 1 or more')
         if not 1 <= self.n <= 128: raise ValueError(f'n lies in 1..128, not {self.n}')
 
 # %% ../../nbs/30_model/45_serve.ipynb #cc63833e
@@ -172,7 +176,9 @@ async def _unless_gone(request, replies):
     try: await asyncio.wait([replies, gone], return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
-        if not replies.done(): replies.cancel()
+        if not replies.done():
+            replies.cancel()
+            await asyncio.wait([replies])   # or its end would be nobody's
     return None if replies.cancelled() or not replies.done() else replies.result()
 
 async def _hangs_up(request):

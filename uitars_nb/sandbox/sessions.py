@@ -12,8 +12,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from ..core.own import place_of
 from ..core.types import StopReason
-from .base import EnvironmentFailure, Session
+from .base import EnvironmentFailure, Session, limited
 from .browser import BrowserConfig, BrowserSession
 from .chromium import launch
 from .desktop import DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
@@ -21,7 +22,7 @@ from .jail import Jail, JailConfig
 from .tools import ToolConfig, ToolSession
 
 # %% ../../nbs/10_sandbox/59_sessions.ipynb #fbb0c707
-Opener = Callable[[], AbstractAsyncContextManager[Session]]
+Opener = Callable[[], AbstractAsyncContextManager[Session] | Session]
 
 @asynccontextmanager
 async def closing(session: Session):
@@ -84,8 +85,9 @@ class SessionPool:
     "`size` sessions; use it as an asynchronous context manager."
     def __init__(self,
         opener: Opener,
-        size: int = 1,   # sessions that are leased at once
-    ): self.opener, self.size, self.idle, self.opened = opener, size, [], 0   # opened: sessions so far
+        size: int = 1,          # sessions that are leased at once
+        seconds: float = 120.,  # wall time that opening one may take, and a reset
+    ): self.opener, self.size, self.seconds, self.idle, self.opened = opener, size, seconds, [], 0   # opened: sessions so far
 
     async def __aenter__(self):
         self.turns = asyncio.Semaphore(self.size)
@@ -97,8 +99,8 @@ class SessionPool:
     async def _open(self):
         "(what closes it, session); an idle one where there is one."
         if self.idle: return self.idle.pop()
-        self.opened, stack = self.opened + 1, AsyncExitStack()
-        return stack, await stack.enter_async_context(self.opener())
+        self.opened, stack, made = self.opened + 1, AsyncExitStack(), self.opener()
+        return stack, await stack.enter_async_context(made if hasattr(made, '__aenter__') else closing(made))
 
     async def _drop(self, place):
         try: await place[0].aclose()
@@ -109,15 +111,16 @@ class SessionPool:
         for attempt in range(ATTEMPTS):
             place = None
             try:
-                place = await self._open()
-                await place[1].reset()
+                async with limited(self.seconds): place = await self._open()
+                async with limited(self.seconds): await place[1].reset()
                 return place
-            except Exception as e: trouble = e
+            except TimeoutError: trouble = f'no answer within {self.seconds:g} s'
+            except Exception as e: trouble = f'{type(e).__name__}: {e}{place_of(e)}'
             except BaseException:
                 if place: await self._drop(place)
                 raise
             if place: await self._drop(place)
-        raise EnvironmentFailure(StopReason.ENV_RESET, f'no session after {ATTEMPTS} attempts: {trouble}') from trouble
+        raise EnvironmentFailure(StopReason.ENV_RESET, f'no session after {ATTEMPTS} attempts: {trouble}')
 
     @asynccontextmanager
     async def session(self):

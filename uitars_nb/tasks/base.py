@@ -34,7 +34,7 @@ class Verdict:
 # %% ../../nbs/20_tasks/00_base.ipynb #67d0f4db
 @runtime_checkable
 class Task(Protocol):
-    "One family of task instances, told apart by their seed."
+    "One family of task instances, told apart by their seed. One that is not played in a browser's page has an `opener` too (`tasks.places`)."
     name: str       # 'family/task', such as 'miniwob/click-test'
     max_steps: int  # step budget
 
@@ -73,7 +73,7 @@ def only_train(
     "The same specs; raises `ValueError` at the first one that is not from the training split."
     for spec in specs:
         if spec.split != 'train' or split_of(spec.seed) != 'train':
-            raise ValueError(f'{spec.id} is of the {split_of(spec.seed)} split and must not be trained on')
+            raise ValueError(f'{spec.id}, of the split {spec.split!r} and with a seed of the split {split_of(spec.seed)!r}, must not be trained on')
         yield spec
 
 # %% ../../nbs/20_tasks/00_base.ipynb #02e3489e

@@ -17,6 +17,7 @@ from ..core.types import Action, TaskSpec
 from ..sandbox.base import ActionError, EnvironmentFailure, run
 from ..sandbox.browser import BrowserConfig, BrowserSession
 from ..sandbox.chromium import launch
+from ..sandbox.sessions import closing
 from .base import SPLITS, SUITES, get_task
 from .miniwob import BROWSER
 
@@ -62,13 +63,14 @@ class TaskEnv(gymnasium.Env):
 
     def __init__(self,
         task: str,                          # name in the registry
-        make_session=lone_browser,          # called without arguments, gives an asynchronous context manager of a session
+        make_session=None,                  # called without arguments, gives an asynchronous context manager of a session; the task's own opener, or a browser of its own, without one
         size: tuple[int, int] = BROWSER.size,  # width, height of its screenshots
         split: str = 'train',               # where seeds are drawn from
         text: bool = False,                 # observe the instruction beside the screenshot
         render_mode: str | None = None,     # None | 'rgb_array'
     ):
-        self.task, self.make_session, self.split, self.text, self.render_mode = get_task(task), make_session, split, text, render_mode
+        self.task, self.split, self.text, self.render_mode = get_task(task), split, text, render_mode
+        self.make_session = make_session or getattr(self.task, 'opener', None) or lone_browser
         self.lease = self.session = self.spec_now = self.obs = None
         screen = spaces.Box(0, 255, (*size[::-1], 3), np.uint8)
         says = spaces.Text(2000, min_length=0, charset=TEXT + '\n')
@@ -94,8 +96,10 @@ class TaskEnv(gymnasium.Env):
 
     async def _begin(self, spec):
         if self.session is None:
-            lease = self.make_session()
+            made = self.make_session()
+            lease = made if hasattr(made, '__aenter__') else closing(made)
             self.session, self.lease = await lease.__aenter__(), lease
+        if not isinstance(self.session, BrowserSession): await self.session.reset()   # a page is new once it starts
         self.steps, self.spec_now = 0, await self.task.setup(self.session, spec)
         self.obs = await self.session.observe()
 

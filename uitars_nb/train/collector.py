@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 from ..core.runs import append_jsonl, read_jsonl
 from ..core.store import Store
 from ..core.types import Trajectory
-from ..flywheel.rewards import Reward, RewardSource, Verifier
+from ..flywheel.rewards import Reward, RewardSource, Verifier, reward_of
 from ..sandbox.base import run
 from .experience import spoken
 
@@ -110,10 +110,10 @@ class Collector(IterableDataset):
         yield from self._fresh(number)
 
     def _rewards(self, trajs):
-        return [self.verdicts.pop(o.id, None) or run(self.reward(o)) for o in trajs]
+        return [self.verdicts.pop(o.id, None) or run(reward_of(self.reward, o)) for o in trajs]
 
     def _verdict(self, traj):
-        if traj.id not in self.verdicts: self.verdicts[traj.id] = run(self.reward(traj))
+        if traj.id not in self.verdicts: self.verdicts[traj.id] = run(reward_of(self.reward, traj))
         return self.verdicts[traj.id]
 
     def _fresh(self, number):
