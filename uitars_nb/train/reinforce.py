@@ -7,7 +7,7 @@ __all__ = ['RANK', 'APART', 'RolloutFeed', 'weights_of', 'learned_state', 'After
            'rl_trainer', 'last_update', 'pretrain_value', 'apart', 'Fixed', 'reinforce']
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
-import re, warnings
+import inspect, re, warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from ..agent.actor import Actor
 from ..agent.playing import ActorConfig
+from ..core.own import source_mark
 from ..core.runs import Run, defaults, read_json, write_atomic
 from ..flywheel.rewards import RewardSource, Verifier
 from ..flywheel.streams import Stream
@@ -189,7 +190,9 @@ def pretrain_value(
 def _named(reward):
     "What a run notes of who judges; nothing of the verifier."
     if reward == Verifier(): return ''
-    return re.sub(' at 0x[0-9a-f]+', '', repr(reward)) if is_dataclass(reward) else type(reward).__qualname__   # without what is of this process only
+    kind = reward if inspect.isfunction(reward) else type(reward)
+    name = re.sub(' at 0x[0-9a-f]+', '', repr(reward)) if is_dataclass(reward) else f'{kind.__module__}:{kind.__qualname__}'   # without what is of this process only
+    return ' '.join(filter(None, [name, source_mark(kind)]))
 
 def apart(
     actor: ActorConfig,
