@@ -1,6 +1,7 @@
 "Evaluations that are interrupted, robbed of samples, or continued with something else than they began with."
 import contextlib
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -214,19 +215,21 @@ async def test_a_longer_result_is_compared_on_the_instances_that_both_have(parit
     with pytest.raises(ValueError, match='first'): compare_results(tmp_path/'long', tmp_path/'later')
 
 
-async def test_tasks_that_have_changed_are_not_continued(tmp_path, monkeypatch):
-    source = 'from tests_own_base import Base\n\nclass Own(Base): name = "tests/own"\n'
-    (tmp_path/'tests_own_base.py').write_text('class Base: pass')
-    (tmp_path/'tests_own.py').write_text(source)
+@pytest.mark.parametrize('changed', ['tests_own', 'tests_own_base'])
+async def test_tasks_that_have_changed_are_not_continued_nor_compared(tmp_path, monkeypatch, changed):
+    (tmp_path/'tests_own_base.py').write_text('class Base: pass\n')
+    (tmp_path/'tests_own.py').write_text('from tests_own_base import Base\n\nclass Own(Base): pass\n')
     monkeypatch.syspath_prepend(str(tmp_path))
-    import tests_own
-    own = type('Own', (Parity,), dict(name='tests/own', __module__='tests_own'))()
+    for o in ('tests_own', 'tests_own_base'): monkeypatch.delitem(sys.modules, o, raising=False)
+    from tests_own import Own
+    own = type('Mine', (Own, Parity), dict(name='tests/own', __module__='tests_own'))()
     monkeypatch.setitem(TASKS, own.name, own)
     recipe = replace(RECIPE, suite='tests/own', episodes=2)
-    await play(recipe, tmp_path/'a')
-    await play(recipe, tmp_path/'a')
-    (tmp_path/'tests_own.py').write_text(source + '# mended\n')
+    for _ in range(2): await play(recipe, tmp_path/'a')
+    (tmp_path/f'{changed}.py').write_text((tmp_path/f'{changed}.py').read_text() + '# mended\n')
     with pytest.raises(ValueError, match='tasks: '): await play(recipe, tmp_path/'a')
+    await play(recipe, tmp_path/'b')
+    with pytest.raises(ValueError, match='tasks'): compare_results(tmp_path/'a', tmp_path/'b')
 
 
 async def test_a_policy_of_ones_own_plays_by_its_name(parity, tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from uitars_nb.model.policy import Policy
 from uitars_nb.model.remote import RemoteEngine, RemoteError
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.model.sampling import Sampling
-from uitars_nb.model.serve import data_url, make_app, serving, url_image
+from uitars_nb.model.serve import _unless_gone, data_url, make_app, serving, url_image
 from uitars_nb.model.tokenizer import make_tokenizer
 
 torch.set_num_threads(1)
@@ -111,6 +111,13 @@ async def test_what_no_model_can_take_is_the_clients_fault(policy, part):
     async with Engine(policy) as engine, httpx.AsyncClient(transport=httpx.ASGITransport(make_app(engine, 't')), base_url='http://here', headers=dict(authorization='Bearer t')) as client:
         answer = await client.post('/v1/chat/completions', json=dict(messages=[dict(role='user', content=[part])], max_tokens=1))
         assert answer.status_code == 400 and answer.json()['error']['message']
+
+
+async def test_nobody_is_answered_who_has_gone():
+    async def slow(): await asyncio.sleep(60)
+    class Gone:
+        async def receive(self): return dict(type='http.disconnect')
+    assert await _unless_gone(Gone(), asyncio.gather(slow(), slow())) is None
 
 
 @pytest.mark.parametrize('ask', [dict(messages=[]), dict(max_tokens=0), dict(max_completion_tokens=0)])

@@ -119,6 +119,8 @@ def corpora(
         if not some: continue
         folder = path / (f'corpus-{name}' if split == 'train' else f'corpus-{name}-{split}')
         keep_corpus(folder, some, final=split == 'train' and (path / 'config.json').exists(), vocabulary=known, split=split)
+        if name == 'demos' and not any(folder.glob('*.safetensors')):
+            raise ValueError(f'there is nothing to imitate in {", ".join(map(str, demos))}: ' + ('no episode holds an action' if failures else 'no episode succeeded; uitars-nb show says how they ended, and --failures imitates them all the same'))
         out[name] = Corpus(folder, split, known)
     return out
 
@@ -145,7 +147,7 @@ def episodes_in(where: Path, split: str = 'train') -> Path:
     return where
 
 def demo_source(where: Path, policy, failures: bool = False, split: str = 'train', reply: int = REPLY) -> tuple:
-    "What makes the records of a store's successful episodes, or of all, and what they are made of. Raises `FileNotFoundError` where there is none, and `ValueError` where none succeeded of those."
+    "What makes the records of a store's successful episodes, or of all, and what they are made of. Raises `FileNotFoundError` where there is none."
     from functools import partial
     from uitars_nb.agent.memory import Memory
     from uitars_nb.agent.policy_agent import count_tokens, remembers
@@ -155,8 +157,6 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     store = Store(where := episodes_in(where, split))
     taken = read_json(where.parent / 'config.json', {}).get('parameters', {}).get('expert')   # over from a policy, whose own failures are no lesson
     config, wanted = remembers(policy.model.config.model_type, policy.context), {} if failures and not taken else dict(success=True)
-    solved = int(store.index().success.sum())
-    if wanted and not solved: raise ValueError(f'none of the {len(store)} episodes of {where} succeeded, so there is nothing to imitate' + ('' if taken else f': uitars-nb show {where} says how they ended, and --failures imitates them all the same'))
     about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config), reply=reply)
     return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, reply, **wanted), about
 
@@ -244,13 +244,13 @@ def train(
     weights = {k: share if k == 'demos' else (1 - share) / (len(sources) - 1) for k in sources} if demos and len(sources) > 1 else None
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
     if 'demos' in sources and (balance or measured): sources, weights = apart(sources, weights, balance, measured)
-    unseen = held_back(policy, out, validation, questions, max_tokens) if validation else None
+    unseen = held_back(policy, out, validation, questions, max_tokens, failures) if validation else None
     print('The policy is in', fit(policy, sources, out, config, weights, unseen, prober() if probe_every else None, plays))
 
-def held_back(policy, path: Path, validation: Path, questions: int, reply: int = REPLY):
+def held_back(policy, path: Path, validation: Path, questions: int, reply: int = REPLY, failures: bool = False):
     "The validation pages or demonstrations of a directory as a source."
     paged = any(validation.glob('*.npz'))
-    return next(iter(corpora(policy, path, validation if paged else None, [] if paged else [validation], questions, split='validation', reply=reply).values()))
+    return next(iter(corpora(policy, path, validation if paged else None, [] if paged else [validation], questions, failures, split='validation', reply=reply).values()))
 
 def prober(n: int = 40):
     "What asks a policy `n` probes of each kind."

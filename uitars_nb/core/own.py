@@ -6,7 +6,7 @@
 __all__ = ['is_own', 'find_own', 'place_of', 'source_mark']
 
 # %% ../../nbs/00_core/17_own.ipynb #4b100d71
-import hashlib, importlib, re, sys, traceback
+import hashlib, importlib, inspect, re, sys, traceback
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ def find_own(
 # %% ../../nbs/00_core/17_own.ipynb #6d8ca021
 def _own_file(name):
     "Whether a file is neither of this package nor of Python's libraries; what a notebook runs has none."
-    file = Path(name)
-    return file.exists() and not {Path(uitars_nb.__file__).parent, Path(traceback.__file__).parent} & {*file.resolve().parents} and 'site-packages' not in file.parts
+    file, libraries = Path(name).resolve(), {Path(o.__file__).resolve().parent for o in (uitars_nb, traceback)}
+    return file.exists() and not libraries & {*file.parents} and not {'site-packages', 'dist-packages'} & {*file.parts}
 
 def place_of(
     error: BaseException,
@@ -48,7 +48,8 @@ def place_of(
 def source_mark(
     *things,   # classes, functions or objects
 ) -> str:
-    "A fingerprint of the files that define them, '' where all are this package's."
-    modules = {getattr(o, '__module__', None) or type(o).__module__ for o in things}
+    "A fingerprint of the modules that define them and the classes that they inherit from, '' where all are this package's. What they import or read is not in it."
+    kinds = [o if inspect.isroutine(o) or isinstance(o, type) else type(o) for o in (getattr(o, 'func', o) for o in things)]   # of a partial, its function
+    modules = {k.__module__ for o in kinds for k in getattr(o, '__mro__', (o,))}
     files = {str(f) for o in modules if (f := getattr(sys.modules.get(o), '__file__', None)) and _own_file(f)}
     return hashlib.blake2b(b''.join(Path(o).read_bytes() for o in sorted(files)), digest_size=8).hexdigest() if files else ''

@@ -73,11 +73,11 @@ def named_reward(
         return OutcomeModel.load(maker)
     if not (module and maker): raise ValueError(f'there is no reward {name!r}: give {", ".join(NAMED)}, outcome:DIR, or MODULE:NAME of your own')
     found = find_own(name)
-    source = found if _awaited(found) else found()
-    if not _awaited(source): raise ValueError(f'{name} is no reward: async def {maker}(traj), or a class with async def __call__(self, traj), that returns a flywheel.rewards.Reward')
-    return source
-
-def _awaited(o): return inspect.iscoroutinefunction(o) or not isinstance(o, type) and inspect.iscoroutinefunction(type(o).__call__)
+    if inspect.iscoroutinefunction(found) or not isinstance(found, type) and not inspect.isroutine(found) and callable(found): return found
+    try: made = found()
+    except TypeError: made = None
+    if not callable(made): raise ValueError(f'{name} is no reward: async def {maker}(traj), or a class with async def __call__(self, traj), that returns a flywheel.rewards.Reward')
+    return made
 
 async def reward_of(
     source: RewardSource,

@@ -176,10 +176,11 @@ async def _unless_gone(request, replies):
     try: await asyncio.wait([replies, gone], return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
-        if not replies.done():
+        if left := not replies.done():
             replies.cancel()
-            await asyncio.wait([replies])   # or its end would be nobody's
-    return None if replies.cancelled() or not replies.done() else replies.result()
+            await asyncio.wait([replies])
+            replies.cancelled() or replies.exception()   # or its end would be nobody's
+    return None if left else replies.result()
 
 async def _hangs_up(request):
     while (await request.receive())['type'] != 'http.disconnect': pass

@@ -103,7 +103,8 @@ class SessionPool:
         return stack, await stack.enter_async_context(made if hasattr(made, '__aenter__') else closing(made))
 
     async def _drop(self, place):
-        try: await place[0].aclose()
+        try:
+            async with limited(self.seconds): await place[0].aclose()
         except Exception: pass   # what does not even close is given up
 
     async def _ready(self):
@@ -111,16 +112,15 @@ class SessionPool:
         for attempt in range(ATTEMPTS):
             place = None
             try:
-                async with limited(self.seconds): place = await self._open()
-                async with limited(self.seconds): await place[1].reset()
+                async with limited(self.seconds) as limit: place = await self._open()
+                async with limited(self.seconds) as limit: await place[1].reset()
                 return place
-            except TimeoutError: trouble = f'no answer within {self.seconds:g} s'
-            except Exception as e: trouble = f'{type(e).__name__}: {e}{place_of(e)}'
+            except Exception as e: trouble, why = e, f'no answer within {self.seconds:g} s' if limit.expired() else f'{type(e).__name__}: {e}{place_of(e)}'
             except BaseException:
                 if place: await self._drop(place)
                 raise
             if place: await self._drop(place)
-        raise EnvironmentFailure(StopReason.ENV_RESET, f'no session after {ATTEMPTS} attempts: {trouble}')
+        raise EnvironmentFailure(StopReason.ENV_RESET, f'no session after {ATTEMPTS} attempts: {why}') from trouble
 
     @asynccontextmanager
     async def session(self):

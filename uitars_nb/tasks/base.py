@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'TASKS', 'SUITES', 'SANDBOXES', 'Verdict', 'Task', 'split_of', 'seeds', 'only_train', 'register', 'get_task',
-           'suite', 'own_page']
+           'opener_of', 'suite', 'own_page']
 
 # %% ../../nbs/20_tasks/00_base.ipynb #00821734
-import zlib
+import inspect, zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +93,14 @@ def get_task(
     "The registered task. Raises `KeyError` with the nearest names."
     if name in TASKS: return TASKS[name]
     raise KeyError(f'no task {name!r}; {_near(name, TASKS)}')
+
+def opener_of(
+    name: str,   # of a task
+):
+    "What opens its sessions (`sandbox.sessions.Opener`); None where it is played in a page. Raises `ValueError` for a method, whose sessions would be its own task's."
+    opener = getattr(get_task(name), 'opener', None)
+    if inspect.ismethod(opener) and not isinstance(opener.__self__, type): raise ValueError(f'the opener of {name} is a method of its task: write opener = staticmethod(...), which is called without arguments')
+    return opener
 
 def _near(name, known):
     from difflib import get_close_matches

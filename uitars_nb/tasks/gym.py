@@ -18,7 +18,7 @@ from ..sandbox.base import ActionError, EnvironmentFailure, run
 from ..sandbox.browser import BrowserConfig, BrowserSession
 from ..sandbox.chromium import launch
 from ..sandbox.sessions import closing
-from .base import SPLITS, SUITES, get_task
+from .base import SPLITS, SUITES, get_task, opener_of
 from .miniwob import BROWSER
 
 # %% ../../nbs/20_tasks/40_gym.ipynb #7f40943e
@@ -70,7 +70,7 @@ class TaskEnv(gymnasium.Env):
         render_mode: str | None = None,     # None | 'rgb_array'
     ):
         self.task, self.split, self.text, self.render_mode = get_task(task), split, text, render_mode
-        self.make_session = make_session or getattr(self.task, 'opener', None) or lone_browser
+        self.make_session = make_session or opener_of(task) or lone_browser
         self.lease = self.session = self.spec_now = self.obs = None
         screen = spaces.Box(0, 255, (*size[::-1], 3), np.uint8)
         says = spaces.Text(2000, min_length=0, charset=TEXT + '\n')
@@ -120,8 +120,9 @@ class TaskEnv(gymnasium.Env):
         return error, verdict
 
     def _look(self):
-        if not self.text: return self.obs.screenshot
-        return dict(screenshot=self.obs.screenshot, instruction=_ascii(self.spec_now.instruction))
+        screen = self.obs.screenshot.copy()   # a session may draw the next one into the same array
+        if not self.text: return screen
+        return dict(screenshot=screen, instruction=_ascii(self.spec_now.instruction))
 
     def render(self):
         "The last screenshot."
