@@ -186,7 +186,7 @@ def test_no_held_out_episode_is_read(store, split, honest):
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))
     assert len([*read_records(store, policy, memory)]) == 10
     store.append(episode(2, seeds(split, 1)[0], split if honest else 'train', 'held'))
-    with pytest.raises(ValueError, match=f'of the {split} split'): read_records(store, policy, memory)
+    with pytest.raises(ValueError, match=f"of the split '{split}'"): read_records(store, policy, memory)
     with pytest.raises(ValueError): read_records(store, policy, memory, 'validation')
     with pytest.raises(ValueError, match='only played'): read_records(store, policy, memory, 'test')
 

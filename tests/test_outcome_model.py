@@ -118,4 +118,4 @@ async def test_from_episodes_to_a_reward(tmp_path, capsys):
 def test_no_held_out_episode_is_a_lesson(policy, tmp_path):
     store = Store(tmp_path)
     store.append(replace(episode(2), task=replace(episode(2).task, seed=seeds('test', 1)[0], split='test')))
-    with pytest.raises(ValueError, match='test split'): outcome_records(store, policy, judging(policy))
+    with pytest.raises(ValueError, match="split 'test'"): outcome_records(store, policy, judging(policy))

@@ -115,7 +115,7 @@ class SessionPool:
                 async with limited(self.seconds) as limit: place = await self._open()
                 async with limited(self.seconds) as limit: await place[1].reset()
                 return place
-            except Exception as e: trouble, why = e, f'no answer within {self.seconds:g} s' if limit.expired() else f'{type(e).__name__}: {e}{place_of(e)}'
+            except Exception as e: trouble, why = e, f'no answer within {self.seconds:g} s' if limit.expired() else f'{e}' if isinstance(e, EnvironmentFailure) else f'{type(e).__name__}: {e}{place_of(e)}'
             except BaseException:
                 if place: await self._drop(place)
                 raise
