@@ -74,8 +74,7 @@ def named_reward(
     if not (module and maker): raise ValueError(f'there is no reward {name!r}: give {", ".join(NAMED)}, outcome:DIR, or MODULE:NAME of your own')
     found = find_own(name)
     if inspect.iscoroutinefunction(found) or not isinstance(found, type) and not inspect.isroutine(found) and callable(found): return found
-    try: made = found()
-    except TypeError: made = None
+    made = found() if callable(found) and not any(o.default is o.empty and o.kind < o.VAR_POSITIONAL for o in inspect.signature(found).parameters.values()) else None
     if not callable(made): raise ValueError(f'{name} is no reward: async def {maker}(traj), or a class with async def __call__(self, traj), that returns a flywheel.rewards.Reward')
     return made
 
