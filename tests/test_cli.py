@@ -16,7 +16,7 @@ from uitars_nb.core.figures import Figure, record_figures
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec, Trajectory
 
-COMMANDS = ['run', 'baseline', 'pages', 'read', 'train', 'probe', 'reinforce', 'eval', 'suites', 'serve', 'sandbox', 'mcp', 'show', 'figures']
+COMMANDS = ['run', 'baseline', 'pages', 'read', 'train', 'probe', 'reinforce', 'flywheel', 'eval', 'suites', 'serve', 'sandbox', 'mcp', 'show', 'figures']
 
 
 UITARS = [sys.executable, '-c', 'import sys; from uitars_nb.cli.main import main; sys.exit(main())']

@@ -32,7 +32,7 @@ def uitars(
     "Sandbox, tasks, training and evaluation of uitars_nb. Every command explains itself with --help."
 
 # %% ../../nbs/90_cli/00_main.ipynb #3dcecf18
-ORDER = 'run', 'suites', 'sandbox', 'show', 'eval', 'baseline', 'probe', 'figures', 'pages', 'read', 'train', 'reinforce', 'merge', 'judge', 'serve', 'mcp'   # in which --help lists them
+ORDER = 'run', 'suites', 'sandbox', 'show', 'eval', 'baseline', 'probe', 'figures', 'pages', 'read', 'train', 'reinforce', 'flywheel', 'merge', 'judge', 'serve', 'mcp'   # in which --help lists them
 
 def load_commands() -> list[str]:
     "Import every module of this package, so that its commands are registered; their names."
@@ -71,7 +71,7 @@ def complain(
     print(message if message.startswith('Usage:') else f'uitars-nb: {message}', file=sys.stderr)
     return status
 
-LEARNING = 'run', 'read', 'train', 'reinforce'   # commands that want an allocator for training
+LEARNING = 'run', 'read', 'train', 'reinforce', 'flywheel'   # commands that want an allocator for training
 
 def main(
     args: Sequence[str] | None = None,  # words after `uitars-nb`; those of the process by default

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ADAPTED', 'TOKENIZER', 'TOGETHER', 'pages', 'adapted', 'adapter_of', 'first_policy', 'corpora', 'page_source',
-           'arithmetic_source', 'episodes_in', 'demo_source', 'outcome_source', 'read', 'train', 'held_back', 'prober',
-           'player', 'apart']
+           'arithmetic_source', 'episodes_in', 'stored', 'demo_source', 'outcome_source', 'deed_source', 'read',
+           'train', 'held_back', 'prober', 'player', 'apart']
 
 # %% ../../nbs/90_cli/15_train.ipynb #7a7b7e8c
 from collections.abc import Sequence
@@ -109,20 +109,25 @@ def corpora(
     arithmetic: int = 0,     # lessons of it
     reply: int = REPLY,      # tokens that an agent keeps free for its reply
     outcomes: Sequence[Path] = (),   # evaluations' directories, or stores, whose verdicts are lessons
+    deeds: Sequence[Path] = (),      # and those whose steps are
 ) -> dict:
     "The sources of training by name. Raises `FileNotFoundError` where a directory holds nothing to learn from, and `ValueError` where a run has begun on others."
     from uitars_nb.flywheel.corpus import Corpus, keep_corpus, vocabulary
     known, out = vocabulary(policy.processor), {}
     parts = dict(pages=page_source(pages, policy, questions, split) if pages else {}, demos={f'demos{i or ""}': demo_source(o, policy, failures, split, reply) for i, o in enumerate(demos)},
-                 arithmetic=arithmetic_source(arithmetic, policy, split) if arithmetic else {}, outcomes={f'outcomes{i or ""}': outcome_source(o, policy, split) for i, o in enumerate(outcomes)})
+                 arithmetic=arithmetic_source(arithmetic, policy, split) if arithmetic else {}, outcomes={f'outcomes{i or ""}': outcome_source(o, policy, split) for i, o in enumerate(outcomes)}, deeds={f'deeds{i or ""}': deed_source(o, policy, split) for i, o in enumerate(deeds)})
     for name, some in parts.items():
         if not some: continue
         folder = path / (f'corpus-{name}' if split == 'train' else f'corpus-{name}-{split}')
         keep_corpus(folder, some, final=split == 'train' and (path / 'config.json').exists(), vocabulary=known, split=split)
-        if name == 'demos' and not any(folder.glob('*.safetensors')):
-            raise ValueError(f'there is nothing to imitate in {", ".join(map(str, demos))}: ' + ('no episode holds an action' if failures else 'no episode succeeded; uitars-nb show says how they ended, and --failures imitates them all the same'))
+        if not any(folder.glob('*.safetensors')): _told_empty(name, demos if name == 'demos' else deeds, failures)
         out[name] = Corpus(folder, split, known)
     return out
+
+def _told_empty(name, where, failures):
+    where = ', '.join(map(str, where))
+    if name == 'deeds': raise ValueError(f'no step in {where} shows what was done: none is followed by another screen of its episode')
+    if name == 'demos': raise ValueError(f'there is nothing to imitate in {where}: ' + ('no episode holds an action' if failures else 'no episode succeeded; uitars-nb show says how they ended, and --failures imitates them all the same'))
 
 TOGETHER = 12  # questions of a lesson, at most
 
@@ -146,28 +151,37 @@ def episodes_in(where: Path, split: str = 'train') -> Path:
     if not any(where.glob('*.parquet')): raise FileNotFoundError(f'{where} holds no episodes: play some with uitars-nb eval --policy demonstrator --split {split}')
     return where
 
+def stored(where: Path, split: str = 'train') -> tuple:
+    "The store of `episodes_in`, and how it is known again."
+    from uitars_nb.core.store import Store
+    store = Store(where := episodes_in(where, split))
+    return store, dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split)
+
 def demo_source(where: Path, policy, failures: bool = False, split: str = 'train', reply: int = REPLY) -> tuple:
     "What makes the records of a store's successful episodes, or of all, and what they are made of. Raises `FileNotFoundError` where there is none."
     from functools import partial
     from uitars_nb.agent.memory import Memory
     from uitars_nb.agent.policy_agent import count_tokens, remembers
     from uitars_nb.core.runs import read_json
-    from uitars_nb.core.store import Store
     from uitars_nb.flywheel.datasets import read_records
-    store = Store(where := episodes_in(where, split))
+    store, about = stored(where := episodes_in(where, split), split)
     taken = read_json(where.parent / 'config.json', {}).get('parameters', {}).get('expert')   # over from a policy, whose own failures are no lesson
     config, wanted = remembers(policy.model.config.model_type, policy.context), {} if failures and not taken else dict(success=True)
-    about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, wanted=wanted, memory=asdict(config), reply=reply)
-    return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, reply, **wanted), about
+    return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, reply, **wanted), about | dict(wanted=wanted, memory=asdict(config), reply=reply)
 
 def outcome_source(where: Path, policy, split: str = 'train') -> tuple:
     "What makes the records of a judge of outcomes, and what they are made of. Raises `FileNotFoundError` where there is no episode."
     from functools import partial
-    from uitars_nb.core.store import Store
     from uitars_nb.flywheel.outcome_model import QUESTION, judging, outcome_records
-    store, memory = Store(where := episodes_in(where, split)), judging(policy)
-    about = dict(episodes=len(store), bytes=sum(o.stat().st_size for o in where.rglob('*') if o.is_file()), split=split, question=QUESTION, memory=asdict(memory.config))
-    return partial(outcome_records, store, policy, memory, split), about
+    (store, about), memory = stored(where, split), judging(policy)
+    return partial(outcome_records, store, policy, memory, split), about | dict(question=QUESTION, memory=asdict(memory.config))
+
+def deed_source(where: Path, policy, split: str = 'train') -> tuple:
+    "What makes the records of what was done between two screens, and what they are made of. Raises `FileNotFoundError` where there is no episode."
+    from functools import partial
+    from uitars_nb.flywheel.deeds import WHAT, deed_records
+    store, about = stored(where, split)
+    return partial(deed_records, store, policy, split), about | dict(questions=WHAT)
 
 # %% ../../nbs/90_cli/15_train.ipynb #8e3ef6b5
 @app.command()
@@ -203,7 +217,8 @@ def train(
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store; may be given several times.')] = None,
     arithmetic: Annotated[int, typer.Option(help='Lessons of arithmetic to learn from too: one to eight sums, comparisons or orders each, in text alone.', min=0)] = 0,
     outcomes: Annotated[list[Path] | None, typer.Option(help='Episodes, good and bad, whose verdicts are to be learned: a run or a store; may be given several times.')] = None,
-    share: Annotated[float, typer.Option(help='Share of demonstrations where there are pages, lessons of arithmetic or verdicts too, which have equal parts of the rest.', min=0, max=1)] = .85,
+    deeds: Annotated[list[Path] | None, typer.Option(help='Episodes, good or bad, of which is learned what was done between two screens: a run or a store; may be given several times.')] = None,
+    share: Annotated[float, typer.Option(help='Share of demonstrations where there are pages, lessons of arithmetic, verdicts or deeds too, which have equal parts of the rest.', min=0, max=1)] = .85,
     steps: Annotated[int, typer.Option(help='Optimiser steps.', min=1)] = 1000,
     batch: Annotated[int, typer.Option(help='Records of a step.', min=1)] = 32,
     lr: Annotated[float, typer.Option(help='Peak learning rate.')] = 2e-3,
@@ -224,7 +239,7 @@ def train(
 ):
     """Continual training and supervised fine-tuning.
 
-    On labelled pages and arithmetic, on demonstrations, or on all of them; or a judge of outcomes.
+    On labelled pages and arithmetic, on demonstrations, or on all of them; a judge of outcomes; or what was done between two screens.
 
     \b
     Examples:
@@ -232,15 +247,16 @@ def train(
       uitars-nb train runs/sft --start runs/ct/policy --demos runs/demos --steps 300
       uitars-nb train runs/large --start UI-TARS-1.5-7B --demos runs/demos --lora 16 --batch 4 --lr 1e-4 --set muon=false --set checkpointing=true
       uitars-nb train runs/judge --start runs/sft/policy --outcomes runs/practised --steps 200
+      uitars-nb train runs/ct2 --start runs/sft/policy --outcomes runs/played --deeds runs/played --steps 50
     """
-    if not (pages or demos or arithmetic or outcomes): raise ValueError('nothing to learn from: give --pages, --demos, --arithmetic, --outcomes or several of them')
+    if not (pages or demos or arithmetic or outcomes or deeds): raise ValueError('nothing to learn from: give --pages, --demos, --arithmetic, --outcomes, --deeds or several of them')
     from uitars_nb.train.callbacks import Online
     from uitars_nb.train.sft import SFTConfig, fit
     reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
     config = with_settings(SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, keep_every=min(SFTConfig.keep_every, max(1, steps // 6)), frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed), settings or ())
     policy = first_policy(start, seed, lora)
     plays = [Online(policy, player(suite, max_tokens), play_every)] if play_every else []
-    sources = corpora(policy, out, pages, demos or (), questions, failures, arithmetic=arithmetic, reply=max_tokens, outcomes=outcomes or ())
+    sources = corpora(policy, out, pages, demos or (), questions, failures, arithmetic=arithmetic, reply=max_tokens, outcomes=outcomes or (), deeds=deeds or ())
     weights = {k: share if k == 'demos' else (1 - share) / (len(sources) - 1) for k in sources} if demos and len(sources) > 1 else None
     for name, source in sources.items(): print(f'{name}: {len(source)} records')
     if 'demos' in sources and (balance or measured): sources, weights = apart(sources, weights, balance, measured)
