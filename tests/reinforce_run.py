@@ -16,9 +16,10 @@ from uitars_nb.flywheel.rewards import Reward, Verifier
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.tokenizer import make_tokenizer
-from uitars_nb.train import experience, update
+from uitars_nb.train import experience, reinforce as runs, update
 from uitars_nb.train.ppo import PPOConfig
-from uitars_nb.train.reinforce import Hardware, reinforce
+from uitars_nb.train.reinforce import Fixed, Hardware, pretrain_value, reinforce
+from uitars_nb.train.value import ValueConfig
 import uitars_nb.tasks.miniwob
 
 torch.set_num_threads(1)
@@ -73,6 +74,19 @@ def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', stal
     return reinforce(first, home/'run', actor, config, hardware=hardware, reward=First() if samples > 1 else Verifier(), callbacks=[Die(die, who)] if die else [], progress=False)
 
 
+class Dies(Fixed):
+    "Kills the process after two batches of value pretraining."
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+        if len(module.losses) == 2: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pretrain(home, die=0):
+    "Value pretraining in `home`; the critic's directory."
+    if die: runs.Fixed = Dies
+    return pretrain_value(start(home), home/'value', ACTOR, ValueConfig(batches=4, minibatches=2, lr=1e-3), Hardware(accelerator='cpu'), progress=False)
+
+
 if __name__ == '__main__':
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument('home', type=Path)
@@ -84,6 +98,8 @@ if __name__ == '__main__':
     p.add_argument('--shared', action='store_true')
     p.add_argument('--uneven', action='store_true', help='the second device makes more passes than the first')
     for o, default in dict(die=0, updates=5, devices=1, staleness=1, samples=1, minibatches=2, lora=0).items(): p.add_argument(f'--{o}', type=int, default=default)
+    p.add_argument('--value', action='store_true', help='value pretraining in place of practice')
     args = vars(p.parse_args())
     if args.pop('uneven') and os.environ.get('LOCAL_RANK') == '1': row_by_row()
-    train(args.pop('home'), **args)
+    if args.pop('value'): pretrain(args['home'], args['die'])
+    else: train(args.pop('home'), **args)

@@ -1,5 +1,6 @@
 "Reinforcement learning as a run: killed, resumed, on two processes; and what a trainer may never do."
 import asyncio, contextlib, itertools, os, queue, subprocess, sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,8 @@ from uitars_nb.model.policy import Policy
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.tasks.base import TASKS, Verdict
 from uitars_nb.train.collector import Collector
-from uitars_nb.train.reinforce import RolloutFeed, last_update
+from uitars_nb.train.ppo import PPOConfig
+from uitars_nb.train.reinforce import Hardware, RolloutFeed, last_update, reinforce
 from uitars_nb.train.sft import read_metrics
 
 pytestmark = pytest.mark.timeout(300)
@@ -29,6 +31,10 @@ pytestmark = pytest.mark.timeout(300)
 def script(home, *args):
     env = os.environ | dict(PYTHONPATH=str(Path(__file__).parents[1]), HF_HUB_OFFLINE='1')
     return subprocess.run([sys.executable, '-m', 'tests.reinforce_run', str(home), *map(str, args)], capture_output=True, text=True, env=env, timeout=280)
+
+
+SAID = {'reward', 'success', 'success/miniwob/click-test', 'entropy', 'kl', 'clip_high', 'clip_low', 'stale_tokens', 'explained_variance', 'value_return_correlation', 'think_words', 'rounds', 'repeats', 'tokens_per_s',
+        'spent/environment', 'spent/agent', 'engine_share', 'train_share', 'wait_seconds'}   # of each update; of failures and stop reasons, those that there were
 
 
 def accounted(run, updates):
@@ -54,7 +60,8 @@ def test_a_killed_run_learns_from_the_same_batches_again(tmp_path):
     assert journal[:len(before)] == before
     assert last_update(run/'last.ckpt') == 5
     assert [*read_metrics(run).index] == [1, 2, 3, 4, 5]
-    assert read_metrics(run).chance.between(0, 1).all()
+    told = read_metrics(run)
+    assert told.chance.between(0, 1).all() and SAID <= {*told} and told.filter(like='stop/').sum(axis=1).tolist() == pytest.approx([1] * 5)
     times = read_metrics(run)[['update_seconds', 'wait_seconds', 'train_share']]   # of the update that was made again, those of the first time
     assert (times > 0).all(None) and (times.train_share < 1).all()
     assert script(tmp_path).returncode == 0      # nothing is left to do
@@ -85,6 +92,45 @@ def test_an_adapter_practises_alone_and_goes_on_after_a_kill(tmp_path):
     first, trained = (Policy.from_pretrained(o, dtype='float32').model.state_dict() for o in (run/'adapter', run/'policy'))
     assert {k for k, v in trained.items() if not torch.equal(v, first[k])} == {k for k in first if 'lora' in k and 'mlp' not in k} == {*published(tmp_path, 0, 4)}
     assert all(torch.equal(v, trained[k]) for k, v in published(tmp_path, 0, 4).items())
+
+
+def test_value_pretraining_that_was_killed_learns_from_what_was_played(tmp_path):
+    "It keeps no checkpoint: its batches are there, and are gone through again."
+    assert script(tmp_path, '--value', '--die', 2).returncode == -9
+    run = tmp_path/'value'
+    before, told = read_jsonl(run/'rank-0'/'batches.jsonl'), read_metrics(run)
+    assert len(before) >= 2 and len(told) == 2 and not (run/'critic').exists()
+    done = script(tmp_path, '--value')
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert accounted(run, 4)[:len(before)] == before
+    again = read_metrics(run)
+    assert [*again.index] == [1, 2, 3, 4] and again.value_loss[:2].tolist() == pytest.approx(told.value_loss.tolist(), rel=1e-4) and (run/'critic').exists()
+
+
+BROKEN = '''
+from uitars_nb.core.types import StopReason
+from uitars_nb.sandbox.base import EnvironmentFailure
+from uitars_nb.tasks.base import register
+
+class Page:
+    name, max_steps = 'broken/page', 3
+    async def setup(self, session, spec): raise EnvironmentFailure(StopReason.ENV_CRASH, 'the server is gone')
+    async def verify(self, session, spec): raise AssertionError
+
+register(Page())
+'''
+
+
+def test_environments_that_fail_end_the_run_by_name(tmp_path, monkeypatch):
+    "From the actor's process to the trainer: nothing is learned from them, and the error says what broke."
+    (tmp_path/'broken_page.py').write_text(BROKEN)
+    monkeypatch.setenv('UITARS_TASKS', 'broken_page')
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    config = replace(reinforce_run.ACTOR, tasks=('broken/page',))
+    with pytest.raises(ActorFailed, match='env_crash.*the server is gone'):
+        reinforce(reinforce_run.start(tmp_path), tmp_path/'run', config, PPOConfig(updates=2), hardware=Hardware(accelerator='cpu'), progress=False)
+    assert not (tmp_path/'run/policy').exists() and not read_jsonl(tmp_path/'run/rank-0/batches.jsonl')
 
 
 @pytest.mark.parametrize('shared', [False, True])
@@ -126,9 +172,7 @@ def published(home, rank, version):
     return load_file(home/'run'/f'rank-{rank}'/f'weights-{version % 2}.safetensors')
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('strategy', ['ddp', 'fsdp'])
-@pytest.mark.parametrize('algorithm', ['ppo', 'grpo'])
+@pytest.mark.parametrize('algorithm, strategy', [('ppo', 'ddp'), *(pytest.param(*o, marks=pytest.mark.slow) for o in (('grpo', 'ddp'), ('ppo', 'fsdp'), ('grpo', 'fsdp')))])
 def test_two_processes_share_an_update(algorithm, strategy, tmp_path):
     "Each plays instances of its own; what they learn from both is the same."
     done = script(tmp_path, '--devices', 2, '--updates', 2, '--algorithm', algorithm, '--samples', 2, '--strategy', strategy)
@@ -276,13 +320,11 @@ def test_actors_play_on_the_gpus_of_their_devices(tmp_path, monkeypatch):
 
 
 def test_an_actor_that_cannot_play_says_why(tmp_path):
-    from dataclasses import replace
     config = replace(reinforce_run.ACTOR, policy=str(tmp_path/'nowhere'))
     with Actor(config) as actor, pytest.raises(ActorFailed, match='nowhere'): next(iter(actor))
 
 
 def test_an_actor_that_lives_and_says_nothing_is_not_waited_for_for_ever(tmp_path):
-    from dataclasses import replace
     with Actor(replace(reinforce_run.ACTOR, policy=str(reinforce_run.start(tmp_path)), staleness=0)) as actor:
         trajs = iter(actor)
         assert len([next(trajs) for _ in range(4)]) == 4

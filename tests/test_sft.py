@@ -395,8 +395,7 @@ def test_a_frozen_encoder_gets_no_gradients_where_layers_are_computed_again(tmp_
     assert policy.model.is_activation_checkpointing and not any(o.requires_grad for o in seen)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('strategy', ['ddp', 'fsdp'])
+@pytest.mark.parametrize('strategy', ['ddp', pytest.param('fsdp', marks=pytest.mark.slow)])
 def test_two_processes_train_as_one_with_accumulation(strategy, tmp_path):
     "Two devices see the batches that one device sees in two turns: the same gradient but for the order of sums, and the same course."
     sft_run.train(tmp_path/'one', accumulate=2, dropout=0.)

@@ -61,7 +61,7 @@ GOALS = {
     'ct_point_accuracy':             Goal('the reader that ships points at the random string named, on unseen pages', .95, ''),
     'ct_colour_accuracy':            Goal('the same, at the shape of the colour named', .95, ''),
     'ct_read_accuracy':              Goal('the same, says which four random letters stand at a point', .9, ''),
-    'run_quick_success':             Goal('mean success over the quick suite after honest demonstrations', .9, ''),
+    'run_quick_success':             Goal('mean success over the quick suite after honest demonstrations, without practice (`cloning.yaml`)', .9, ''),
     'run_ppo_gain':                  Goal('what practice adds to mean success over the quick suite in the main job', .25, ''),
     'run_minutes':                   Goal('the main job from its first demonstration to its last test episode, on two cores', 15, 'min', 'lower'),
     'sft_pix2act59':                 Goal("mean success over 58 of Pix2Act's 59 tasks after supervised fine-tuning, 100 unseen seeds a task", .665, ''),

@@ -136,7 +136,7 @@ click-shape click-tab click-tab-2 click-tab-2-easy click-tab-2-hard click-tab-2-
 drag-items drag-items-grid drag-shapes drag-sort-numbers email-inbox-delete email-inbox-important enter-date enter-text-2 enter-time find-midpoint grid-coordinate identify-shape
 navigate-tree number-checkboxes resize-textarea right-angle simple-algebra simple-arithmetic text-transform tic-tac-toe unicode-test use-autocomplete-nodelay use-colorwheel
 use-colorwheel-2 use-slider use-slider-2 visual-addition'''.split()
-CHAINS = 'click-option click-button-sequence enter-date enter-time click-checkboxes use-colorwheel use-colorwheel-2'.split()   # two to five steps
+CHAINS = 'click-test-2 click-dialog login-user email-inbox use-autocomplete drag-sort-numbers click-checkboxes-large'.split()   # two of one step, then of two to a dozen
 QUICK = 'click-test click-test-2 click-button click-color click-dialog click-tab click-option click-checkboxes click-button-sequence focus-text-2 identify-shape enter-text'.split()
 
 SUITES['miniwob/all'] = [f'miniwob/{name}' for name in NAMES]

@@ -103,14 +103,6 @@ class ValuePretraining(L.LightningModule):
         "A shared critic reads the states of a policy that is no part of this module: it comes to the same device."
         if self.critic.shared: self.policy.model.to(self.device)
 
-    def on_save_checkpoint(self, checkpoint: dict):
-        "Keep the curves."
-        checkpoint['curves'] = self.losses, self.explained
-
-    def on_load_checkpoint(self, checkpoint: dict):
-        "Go on from there."
-        self.losses, self.explained = map(list, checkpoint['curves'])
-
     def transfer_batch_to_device(self, batch: Batch, device, dataloader_idx: int) -> Batch:
         "Trajectories stay where they are."
         return batch
