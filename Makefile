@@ -1,8 +1,9 @@
 # Two commands do everything: `make run` and `make test`. Each installs what is missing first.
 .DEFAULT_GOAL := help
-.PHONY: help setup windows run test lab docs bench readme export constraints clean
+.PHONY: help setup windows run test lab docs bench experiments readme export constraints clean
 BIN := .venv/bin
 ARGS ?=
+EXPERIMENTS ?= ppo_grpo clip_higher dynamics async_rollout value_pretraining_chains decoupled_gae value_pretraining
 
 help:  ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +28,10 @@ docs: setup  ## Build the site into _docs/
 
 bench: setup  ## Measure what sandbox, tools, engine and trainers take, against the goals; writes reports/*/summary.json
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+experiments: setup  ## The ablations of reinforcement learning at full size, half a day of two cores; what is done is not done again (EXPERIMENTS="ppo_grpo dynamics")
+	@for o in corridor chains; do [ -d runs/$$o/sft/policy ] || $(BIN)/uitars-nb run --config nbs/experiments/params/$$o.yaml || exit 1; done
+	@for o in $(EXPERIMENTS); do mkdir -p reports/$$o; $(BIN)/papermill nbs/experiments/$${o%_chains}.ipynb reports/$$o/$$o.ipynb -f nbs/experiments/params/$$o.yaml --cwd . || exit 1; done
 
 readme: setup  ## Run nbs/index.ipynb and make README.md from it
 	@$(BIN)/python .ci/readme.py
