@@ -66,17 +66,14 @@ def prepared(
 ) -> Wheel:
     "The wheel with what stays as it is by name. Raises `ValueError`, `KeyError` or `FileNotFoundError` for what would fail after the first half hour."
     from uitars_nb.core.store import Store
-    from uitars_nb.core.types import TaskSpec
     from uitars_nb.evaluation.evaluate import plan
-    from uitars_nb.flywheel.records import of_split
+    from uitars_nb.flywheel.records import stored_of_split
     from uitars_nb.flywheel.rewards import named_reward
     import uitars_nb.tasks.places   # all of them
     job = checked(Job(wheel.suite, wheel.start, steps=wheel.steps, batch=wheel.batch, lr=wheel.lr, rollouts=wheel.rollouts, practice_lr=wheel.practice_lr, frozen=wheel.frozen))
     plan(recipe_of(wheel, wheel.start, 1))
     named_reward(wheel.reward)
-    for o in demos:
-        index = Store(episodes_in(o)).index()
-        of_split(TaskSpec(*row) for row in zip(index.task, index.seed.astype(int), index.instruction, index.split))
+    for o in demos: stored_of_split(Store(episodes_in(o)).index())
     return replace(wheel, frozen=job.frozen)
 
 # %% ../../nbs/90_cli/26_flywheel.ipynb #7d6a001a

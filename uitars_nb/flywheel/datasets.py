@@ -17,7 +17,7 @@ from ..core.actions import ACTION_SPACE
 from ..core.coordinates import to_pixel
 from ..core.store import Store
 from ..core.types import Action, Completion, Step, TaskSpec, Trajectory
-from .records import Record, of_split
+from .records import Record, stored_of_split
 from ..model.dialects import POINT, strip_ends
 from ..model.policy import Policy
 from ..model.rendering import Example, Prompt, image_lengths
@@ -148,6 +148,5 @@ def read_records(
 ) -> Iterator[Record]:
     "The records of a store's episodes, those of environment failures left out. Raises `ValueError` at once where one is not of `split`."
     equal = dict(env_failure=False) | equal
-    index = store.index(**equal)
-    of_split((TaskSpec(*o) for o in zip(index.task, index.seed.astype(int), index.instruction, index.split)), split)
+    stored_of_split(store.index(**equal), split)
     return (r for traj in store.select(**equal) for r in trajectory_records(traj, policy, memory, reply))

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..core.store import Store
-from ..core.types import TaskSpec, Trajectory
+from ..core.types import Trajectory
 from .datasets import names_points, snapped
-from .records import Record, of_split
+from .records import Record, stored_of_split
 from ..model.policy import Policy
 from ..model.rendering import Example
 
@@ -49,6 +49,5 @@ def deed_records(
     split: str = 'train',   # or 'validation'
 ) -> Iterator[Record]:
     "A lesson a telling step, of all episodes but the environment's failures. Raises `ValueError` at once where one is not of `split`."
-    index = store.index(env_failure=False)
-    of_split((TaskSpec(*o) for o in zip(index.task, index.seed.astype(int), index.instruction, index.split)), split)
+    stored_of_split(store.index(env_failure=False), split)
     return (deed_record(traj, k, policy) for traj in store.select(env_failure=False) for k in telling(traj))

@@ -20,9 +20,9 @@ from ..agent.memory import Memory
 from ..agent.policy_agent import count_tokens, remembers
 from ..core.runs import read_json, write_json
 from ..core.store import Store
-from ..core.types import TaskSpec, Trajectory
+from ..core.types import Trajectory
 from .datasets import say
-from .records import Record, of_split
+from .records import Record, stored_of_split
 from .rewards import Reward, played
 from ..model.policy import Policy
 from ..model.rendering import Example
@@ -94,8 +94,7 @@ def outcome_records(
     split: str = 'train',   # or 'validation'
 ) -> Iterator[Record]:
     "A lesson an episode, those of environment failures left out. Raises `ValueError` at once where one is not of `split`."
-    index = store.index(env_failure=False)
-    of_split((TaskSpec(*o) for o in zip(index.task, index.seed.astype(int), index.instruction, index.split)), split)
+    stored_of_split(store.index(env_failure=False), split)
     return (outcome_record(traj, policy, memory) for traj in store.select(env_failure=False))
 
 # %% ../../nbs/60_flywheel/32_outcome_model.ipynb #83987024

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['IGNORE', 'Record', 'Facts', 'Source', 'facts_of', 'join_facts', 'Records', 'Part', 'by_task', 'task_weights',
-           'of_split', 'check_split']
+           'of_split', 'stored_of_split', 'check_split']
 
 # %% ../../nbs/60_flywheel/18_records.ipynb #f588462b
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+import pandas as pd
 
 from ..core.types import TaskSpec
 from ..model.rendering import Example
@@ -124,6 +125,14 @@ def of_split(
     for spec in specs:
         if {spec.split, split_of(spec.seed)} != {split}: raise ValueError(f'{spec.id} is of the {split_of(spec.seed)} split, not of {split}')
     return specs
+
+def stored_of_split(
+    index: pd.DataFrame,   # what `Store.index` gives
+    split: str = 'train',
+) -> pd.DataFrame:
+    "The same index. Raises `ValueError` as `of_split` does, before an episode is read."
+    of_split((TaskSpec(*o) for o in zip(index.task, index.seed.astype(int), index.instruction, index.split)), split)
+    return index
 
 def _readable(split):
     if split in ('train', 'validation'): return

@@ -15,8 +15,8 @@ from pathlib import Path
 import pandas as pd
 
 from ..core.store import Store
-from ..core.types import TaskSpec, Trajectory
-from .records import of_split
+from ..core.types import Trajectory
+from .records import stored_of_split
 from .rewards import Reward, RewardSource, reward_of
 
 # %% ../../nbs/60_flywheel/40_routing.ipynb #e29d2d22
@@ -57,8 +57,7 @@ async def route(
 ) -> Counter:
     """How many went to 'ct' and 'sft', were 'known' already or 'broken' by their environment. Raises `ValueError`, with nothing routed, where one is not of the training split; `RuntimeError` where the
     source fails, and what it could judge until then is routed."""
-    index, into = store.index(), pools(path, cycle)
-    of_split(TaskSpec(*o) for o in zip(index.task, index.seed.astype(int), index.instruction, index.split))
+    index, into = stored_of_split(store.index()), pools(path, cycle)
     known = {id for pool in into for id in pool.index().id}
     done = Counter(broken=int(index.env_failure.sum()), known=int(index.id.isin(known).sum()))
     new = (o for o in store.select(env_failure=False) if o.id not in known)
