@@ -176,7 +176,7 @@ def test_the_main_job_learns_reports_and_resumes(tmp_path):
         status, out, err = cli(*words, cwd=Path(__file__).parents[1])
         assert status == 0 and 'practised ' in out and out.count('difference') == 2, out + err
         seen.append({p.name: p.read_bytes() for p in (tmp_path/'report').iterdir() if p.is_file()})
-    assert set(seen[0]) == {'main.ipynb', 'episodes.csv', 'learning.csv', 'learning.svg', 'practice.csv', 'practice.svg', 'stages.csv', 'success.svg', 'stops.svg'}
+    assert set(seen[0]) == {'main.ipynb', 'episodes.csv', 'learning.csv', 'learning.svg', 'practice.csv', 'practice.svg', 'recipes.json', 'stages.csv', 'success.svg', 'stops.svg'}
     assert seen[0] == seen[1]
     for name in ('before', 'demos', 'after', 'practised'):
         played = [json.loads(row)['episodes'] for row in (tmp_path/'run'/name/'metrics.jsonl').read_text().splitlines()]

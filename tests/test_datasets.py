@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
-from tiny_models import write_checkpoint
+from tests.tiny_models import write_checkpoint
 
 from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig
 from uitars_nb.agent.policy_agent import PolicyAgent, count_tokens

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from tiny_models import write_checkpoint
+from tests.tiny_models import write_checkpoint
 from uitars_nb.model.batching import Batch, load_weights, shelf_bytes
 from uitars_nb.model.engine import Engine
 from uitars_nb.model.images import Sights

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from tiny_models import write_checkpoint
+from tests.tiny_models import write_checkpoint
 
 from uitars_nb.cli.main import main
 from uitars_nb.core.coordinates import GRID, smart_resize, to_pixel

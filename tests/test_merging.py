@@ -4,7 +4,7 @@ import shutil
 import pytest
 import torch
 from peft import LoraConfig
-from tiny_models import write_checkpoint
+from tests.tiny_models import write_checkpoint
 
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy

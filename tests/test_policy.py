@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config
 from transformers.utils import logging
 
-from tiny_models import LAYOUTS, published_name, write_checkpoint
+from tests.tiny_models import LAYOUTS, published_name, write_checkpoint
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.coordinates import smart_resize
 from uitars_nb.core.types import Action

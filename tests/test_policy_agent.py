@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny_models import write_checkpoint
+from tests.tiny_models import write_checkpoint
 
 from uitars_nb.agent.loop import EPISODE, Limits, run_episode
 from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig, estimate_tokens

@@ -1,5 +1,5 @@
 "Reinforcement learning as a run: killed, resumed, on two processes; and what a trainer may never do."
-import asyncio, contextlib, itertools, os, queue, subprocess, sys
+import asyncio, contextlib, itertools, queue
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from safetensors.torch import load_file
 
 from tests import reinforce_run
+from tests.scripts import script
 from uitars_nb.agent.actor import Actor, ActorFailed
 from uitars_nb.agent.curriculum import Curriculum
 from uitars_nb.agent.loop import EPISODE, Reply
@@ -28,11 +29,6 @@ from uitars_nb.train.sft import read_metrics
 pytestmark = pytest.mark.timeout(300)
 
 
-def script(home, *args):
-    env = os.environ | dict(PYTHONPATH=str(Path(__file__).parents[1]), HF_HUB_OFFLINE='1')
-    return subprocess.run([sys.executable, '-m', 'tests.reinforce_run', str(home), *map(str, args)], capture_output=True, text=True, env=env, timeout=280)
-
-
 SAID = {'reward', 'success', 'success/miniwob/click-test', 'entropy', 'kl', 'clip_high', 'clip_low', 'stale_tokens', 'explained_variance', 'value_return_correlation', 'think_words', 'rounds', 'repeats', 'tokens_per_s',
         'spent/environment', 'spent/agent', 'engine_share', 'train_share', 'wait_seconds'}   # of each update; of failures and stop reasons, those that there were
 
@@ -49,12 +45,12 @@ def accounted(run, updates):
 
 
 def test_a_killed_run_learns_from_the_same_batches_again(tmp_path):
-    assert script(tmp_path, '--die', 3).returncode == -9
+    assert script('reinforce_run', tmp_path, '--die', 3).returncode == -9
     run = tmp_path/'run'
     assert last_update(run/'last.ckpt') == 2     # the third update came after the last checkpoint
     before = read_jsonl(run/'rank-0'/'batches.jsonl')
     assert len(before) >= 3
-    done = script(tmp_path)
+    done = script('reinforce_run', tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     journal = accounted(run, 5)
     assert journal[:len(before)] == before
@@ -64,15 +60,15 @@ def test_a_killed_run_learns_from_the_same_batches_again(tmp_path):
     assert told.chance.between(0, 1).all() and SAID <= {*told} and told.filter(like='stop/').sum(axis=1).tolist() == pytest.approx([1] * 5)
     times = read_metrics(run)[['update_seconds', 'wait_seconds', 'train_share']]   # of the update that was made again, those of the first time
     assert (times > 0).all(None) and (times.train_share < 1).all()
-    assert script(tmp_path).returncode == 0      # nothing is left to do
+    assert script('reinforce_run', tmp_path).returncode == 0      # nothing is left to do
     assert read_jsonl(run/'rank-0'/'batches.jsonl') == journal
 
 
 def test_a_run_killed_after_its_last_update_still_leaves_a_policy(tmp_path):
-    assert script(tmp_path, '--updates', 2, '--die', 2).returncode == -9
+    assert script('reinforce_run', tmp_path, '--updates', 2, '--die', 2).returncode == -9
     run = tmp_path/'run'
     assert last_update(run/'last.ckpt') == 2 and not (run/'policy').exists()
-    done = script(tmp_path, '--updates', 2)
+    done = script('reinforce_run', tmp_path, '--updates', 2)
     assert done.returncode == 0, done.stderr[-3000:]
     saved = load_file(run/'policy/model.safetensors')
     assert all(torch.equal(v, saved[k]) for k, v in published(tmp_path, 0, 2).items()) and (run/'critic').exists()
@@ -82,11 +78,11 @@ def test_a_run_killed_after_its_last_update_still_leaves_a_policy(tmp_path):
 def test_an_adapter_practises_alone_and_goes_on_after_a_kill(tmp_path):
     "What is published, kept and saved is the adapter, and the actor plays with it."
     asked = '--lora', 2, '--updates', 4, '--frozen', 'model.layers.0.mlp'
-    assert script(tmp_path, *asked, '--die', 3).returncode == -9
+    assert script('reinforce_run', tmp_path, *asked, '--die', 3).returncode == -9
     run = tmp_path/'run'
     kept = torch.load(run/'last.ckpt', weights_only=False)
     assert kept['version'] == 2 and any('lora' in k for k in kept['state_dict']) and not any(k.startswith('model.') and 'lora' not in k for k in kept['state_dict'])
-    done = script(tmp_path, *asked)
+    done = script('reinforce_run', tmp_path, *asked)
     assert done.returncode == 0, done.stderr[-3000:]
     accounted(run, 4)
     first, trained = (Policy.from_pretrained(o, dtype='float32').model.state_dict() for o in (run/'adapter', run/'policy'))
@@ -96,11 +92,11 @@ def test_an_adapter_practises_alone_and_goes_on_after_a_kill(tmp_path):
 
 def test_value_pretraining_that_was_killed_learns_from_what_was_played(tmp_path):
     "It keeps no checkpoint: its batches are there, and are gone through again."
-    assert script(tmp_path, '--value', '--die', 2).returncode == -9
+    assert script('reinforce_run', tmp_path, '--value', '--die', 2).returncode == -9
     run = tmp_path/'value'
     before, told = read_jsonl(run/'rank-0'/'batches.jsonl'), read_metrics(run)
     assert len(before) >= 2 and len(told) == 2 and not (run/'critic').exists()
-    done = script(tmp_path, '--value')
+    done = script('reinforce_run', tmp_path, '--value')
     assert done.returncode == 0, done.stderr[-3000:]
     assert accounted(run, 4)[:len(before)] == before
     again = read_metrics(run)
@@ -153,7 +149,7 @@ def test_what_is_no_part_of_the_module_comes_to_its_device(shared, tmp_path):
 @pytest.mark.parametrize('who, staleness', [('actor', 1), ('browser', 0)])
 def test_killed_actors_and_browsers_cost_no_trajectory_and_double_none(who, staleness, tmp_path):
     "Without staleness no other episode can take the place of one that a browser broke and nobody plays again."
-    done = script(tmp_path, '--die', 2, '--who', who, '--staleness', staleness)
+    done = script('reinforce_run', tmp_path, '--die', 2, '--who', who, '--staleness', staleness)
     assert done.returncode == 0, done.stderr[-3000:]
     accounted(tmp_path/'run', 5)
     told = read_metrics(tmp_path/'run')
@@ -162,7 +158,7 @@ def test_killed_actors_and_browsers_cost_no_trajectory_and_double_none(who, stal
 
 
 def test_synchronous_training_is_never_stale(tmp_path):
-    done = script(tmp_path, '--staleness', 0, '--updates', 3)
+    done = script('reinforce_run', tmp_path, '--staleness', 0, '--updates', 3)
     assert done.returncode == 0, done.stderr[-3000:]
     accounted(tmp_path/'run', 3)
     assert read_metrics(tmp_path/'run').staleness_max.tolist() == [0, 0, 0]
@@ -175,7 +171,7 @@ def published(home, rank, version):
 @pytest.mark.parametrize('algorithm, strategy', [('ppo', 'ddp'), *(pytest.param(*o, marks=pytest.mark.slow) for o in (('grpo', 'ddp'), ('ppo', 'fsdp'), ('grpo', 'fsdp')))])
 def test_two_processes_share_an_update(algorithm, strategy, tmp_path):
     "Each plays instances of its own; what they learn from both is the same."
-    done = script(tmp_path, '--devices', 2, '--updates', 2, '--algorithm', algorithm, '--samples', 2, '--strategy', strategy)
+    done = script('reinforce_run', tmp_path, '--devices', 2, '--updates', 2, '--algorithm', algorithm, '--samples', 2, '--strategy', strategy)
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [tmp_path/'run'/f'rank-{k}' for k in (0, 1)]
     ids = [id for o in ranks for row in read_jsonl(o/'batches.jsonl')[:2] for id in row['ids']]
@@ -196,7 +192,7 @@ def test_a_model_in_pieces_learns_what_a_whole_one_learns(shared, tmp_path):
     "Where one device makes more passes than the other, too."
     asked = ['--devices', 2, '--staleness', 0, '--minibatches', 1, '--updates', 3, *(['--shared'] if shared else [])]
     for name, more in dict(ddp=[], fsdp=['--uneven']).items():
-        done = script(tmp_path/name, *asked, '--strategy', name, *more)
+        done = script('reinforce_run', tmp_path/name, *asked, '--strategy', name, *more)
         assert done.returncode == 0, done.stderr[-3000:]
     before = load_file(tmp_path/'ddp'/'start'/'model.safetensors')
     apart = lambda a, b: sum((v - b[k]).square().sum() for k, v in a.items()) ** .5
@@ -210,25 +206,25 @@ def test_a_model_in_pieces_learns_what_a_whole_one_learns(shared, tmp_path):
 @pytest.mark.slow
 def test_a_killed_run_in_pieces_goes_on(tmp_path):
     asked = '--devices', 2, '--strategy', 'fsdp', '--updates', 4
-    assert script(tmp_path, *asked, '--die', 3).returncode
+    assert script('reinforce_run', tmp_path, *asked, '--die', 3).returncode
     assert last_update(tmp_path/'run'/'last.ckpt') == 2
-    done = script(tmp_path, *asked)
+    done = script('reinforce_run', tmp_path, *asked)
     assert done.returncode == 0, done.stderr[-3000:]
     accounted(tmp_path/'run', 4)
 
 
 def test_groups_are_played_to_the_end(tmp_path):
-    done = script(tmp_path, '--staleness', 0, '--updates', 2, '--samples', 2, '--algorithm', 'grpo')
+    done = script('reinforce_run', tmp_path, '--staleness', 0, '--updates', 2, '--samples', 2, '--algorithm', 'grpo')
     assert done.returncode == 0, done.stderr[-3000:]
     for row in accounted(tmp_path/'run', 2): assert len({o.rpartition('-')[0] for o in row['ids']}) == 2
 
 
 def test_what_ended_differently_is_played_again_also_after_a_kill(tmp_path):
     args = '--staleness', 0, '--samples', 2, '--algorithm', 'grpo', '--revisit', .7, '--updates', 8
-    assert script(tmp_path, '--die', 3, *args).returncode == -9   # of each instance one sample is called a success
+    assert script('reinforce_run', tmp_path, '--die', 3, *args).returncode == -9   # of each instance one sample is called a success
     before = read_jsonl(tmp_path/'run'/'rank-0'/'batches.jsonl')
     known = {tuple(o) for o in before[-1]['open']}
-    done = script(tmp_path, *args)
+    done = script('reinforce_run', tmp_path, *args)
     assert done.returncode == 0, done.stderr[-3000:]
     journal = accounted(tmp_path/'run', 8)
     index = Store(tmp_path/'run'/'rank-0'/'store').index()

@@ -10,7 +10,7 @@ import torch
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
-from tiny_models import write_checkpoint
+from tests.tiny_models import write_checkpoint
 from transformers import AutoImageProcessor
 
 from uitars_nb.agent.policy_agent import PolicyAgent, ask

@@ -2,8 +2,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +11,9 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-import sft_run
-from tiny_models import write_checkpoint
+from tests import sft_run
+from tests.scripts import script
+from tests.tiny_models import write_checkpoint
 from uitars_nb.cli.train import adapter_of, first_policy
 from uitars_nb.flywheel.records import IGNORE, Record, Records
 from uitars_nb.flywheel.streams import Collate, Stream
@@ -29,7 +28,6 @@ from uitars_nb.train.ppo import PPO, PPOConfig
 from uitars_nb.train.sft import SFTConfig, batch_losses, fit, read_metrics, run_policy, task_counts, task_metrics
 
 torch.set_num_threads(1)
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope='module')
@@ -44,11 +42,6 @@ def weights(path): return Policy.from_pretrained(path).model.state_dict()
 
 
 def equal(a, b): return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def script(*args):
-    "Run the small run in a process of its own."
-    return subprocess.run([sys.executable, str(HERE/'sft_run.py'), *map(str, args)], capture_output=True, text=True, timeout=280, cwd=HERE.parent)
 
 
 # losses
@@ -155,7 +148,7 @@ def test_every_parameter_is_in_one_group():
 # a run
 
 def test_a_killed_run_goes_on_to_the_same_bits(whole, tmp_path):
-    done = script(tmp_path/'run', '--die', 7)
+    done = script('sft_run', tmp_path/'run', '--die', 7)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     assert torch.load(tmp_path/'run'/'last.ckpt')['global_step'] == 6 and not (tmp_path/'run'/'policy').exists()
     again = sft_run.train(tmp_path/'run')
@@ -399,7 +392,7 @@ def test_a_frozen_encoder_gets_no_gradients_where_layers_are_computed_again(tmp_
 def test_two_processes_train_as_one_with_accumulation(strategy, tmp_path):
     "Two devices see the batches that one device sees in two turns: the same gradient but for the order of sums, and the same course."
     sft_run.train(tmp_path/'one', accumulate=2, dropout=0.)
-    done = script(tmp_path/'two', '--strategy', strategy, '--devices', 2, '--dropout', 0)
+    done = script('sft_run', tmp_path/'two', '--strategy', strategy, '--devices', 2, '--dropout', 0)
     assert done.returncode == 0, done.stderr[-3000:]
     one, two = (torch.load(tmp_path/o/'gradient.pt') for o in ('one', 'two'))
     for k, v in one.items(): torch.testing.assert_close(two[k], v, atol=1e-5, rtol=1e-3, msg=k)
