@@ -10,6 +10,7 @@ import torch
 from transformers.utils import logging
 
 from tests.tiny_models import write_checkpoint
+from uitars_nb.core.types import RequestFailed
 from uitars_nb.model.batching import Batch, load_weights, shelf_bytes
 from uitars_nb.model.engine import Engine
 from uitars_nb.model.images import Sights
@@ -206,7 +207,7 @@ def test_a_step_that_fails_costs_the_longest_alone(never_ends, monkeypatch):
     batch.step()
     monkeypatch.setattr(type(batch.passes), '__call__', tight)
     while batch.jobs: batch.step()
-    with pytest.raises(MemoryError, match='no room'): jobs[1].future.result(0)
+    with pytest.raises(RequestFailed, match='no room'): jobs[1].future.result(0)
     for i in (0, 2): check(policy, jobs[i].prompt, jobs[i].future.result(0))
 
 
@@ -412,7 +413,7 @@ async def test_a_request_too_large_for_the_memory_leaves_the_engine_whole(never_
     monkeypatch.setattr(SlotLayer, '_make', scarce)
     async with Engine(policy, max_batch=2) as engine:
         check(policy, policy.render(chat('go', screen(0))), await engine.complete(chat('go', screen(0)), Sampling(max_tokens=5, seed=0)))
-        with pytest.raises(RuntimeError, match='allocate memory'): await engine.complete(chat('go ' * 1200, screen(0)), Sampling(max_tokens=5, seed=0))
+        with pytest.raises(RequestFailed, match='too many for the memory.*allocate memory'): await engine.complete(chat('go ' * 1200, screen(0)), Sampling(max_tokens=5, seed=0))
         for n in (90, 200): check(policy, policy.render(chat('go ' * n, screen(0))), await engine.complete(chat('go ' * n, screen(0)), Sampling(max_tokens=5, seed=0)))
 
 

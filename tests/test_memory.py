@@ -50,7 +50,7 @@ def turns(draw):
 
 
 episodes = st.lists(turns(), max_size=30)
-configs = st.builds(MemoryConfig, images=st.integers(1, 6), steps=st.none() | st.integers(0, 8), episodic=st.booleans(), context=st.integers(300, 6000), chunk=st.integers(1, 9),
+configs = st.builds(MemoryConfig, images=st.integers(1, 6), spare=st.integers(0, 4), steps=st.none() | st.integers(0, 8), episodic=st.booleans(), context=st.integers(300, 6000), chunk=st.integers(1, 9),
                     summary=st.integers(0, 3000), line=st.integers(0, 200), text=st.integers(0, 2000), system=st.booleans(), heading=st.sampled_from(['', '## Task\n']),
                     placeholder=st.sampled_from(['', '(gone)']))
 counters = st.sampled_from([estimate_tokens, lambda m: sum(len(p.get('text', '')) + 500 * (p['type'] == 'image') for x in m for p in x['content'])])
@@ -72,7 +72,7 @@ def test_every_prompt_fits_and_keeps_what_it_must(steps, obs, config, count, rep
     images = parts(c.messages, 'image')
     assert images[-1]['image'] is obs.screenshot and c.messages[-1]['content'][-1] is images[-1]
     screens = [*(s.observation.screenshot for s in steps), obs.screenshot]
-    assert len(images) <= config.images and all(p['image'] is screens[i] for p, i in zip(images, c.image_steps, strict=True))
+    assert len(images) <= config.shown(len(steps) + 1) <= config.images + config.spare and all(p['image'] is screens[i] for p, i in zip(images, c.image_steps, strict=True))
     assert c.image_steps == tuple(range(len(steps) + 1 - len(images), len(steps) + 1))
     roles = [m['role'] for m in c.messages if m['role'] != 'system']
     assert roles == ['user', 'assistant'] * (len(steps) - c.start) + ['user']
@@ -91,7 +91,7 @@ def test_nothing_poorer_is_taken_where_everything_fits(steps, obs, config):
     wanted = plans(config, len(steps))[0]
     assert (c.start, len(c.image_steps)) == (wanted.start, wanted.images)
     assert config.steps is not None or c.start == 0
-    assert len(c.image_steps) == min(config.images, len(steps) - c.start + 1)
+    assert len(c.image_steps) == min(config.shown(len(steps) + 1), len(steps) - c.start + 1)
 
 
 @settings(max_examples=60)
@@ -111,7 +111,7 @@ def test_plans_fall_from_everything_to_the_newest_screen(config, n):
     keys = [(p.start, -p.images, -p.share) for p in options]
     assert keys == sorted(keys) and len(set(options)) == len(options)
     assert options[-1] == Plan(n, 1, 0.)
-    assert all(0 <= p.start <= n and 1 <= p.images <= min(config.images, n - p.start + 1) for p in options)
+    assert all(0 <= p.start <= n and 1 <= p.images <= min(config.shown(n + 1), n - p.start + 1) for p in options)
 
 
 @pytest.mark.parametrize('chunk, changes', [(8, 8), (1, 40)])
@@ -125,6 +125,21 @@ def test_prompts_grow_in_place_between_chunks(chunk, changes):
         if before.start != after.start: moved += 1; continue
         assert str(after.messages[:len(before.messages) - 1]) == str(before.messages[:-1])
     assert 0 < moved <= changes
+
+
+@pytest.mark.parametrize('spare, most', [(0, .6), (4, .9)])
+def test_spare_screenshots_keep_beginnings(spare, most):
+    "Five screenshots of a desktop, in a context that is never full: the share of a prompt that begins as the one before, on average over the steps from the twentieth on."
+    memory = Memory(MemoryConfig(images=5, spare=spare), DIALECT, estimate_tokens)
+    look = lambda i: Observation(np.full((720, 1280, 3), i, np.uint8))
+    steps = [Step(look(i), f'thought {i}', (CLICK,)) for i in range(30)]
+    def reused(n):
+        before, after = (memory.recall('task', steps[:k], look(k)).messages for k in (n - 1, n))
+        same = next((i for i, (a, b) in enumerate(zip(before, after)) if str(a) != str(b) or any(p['type'] == 'image' and not np.array_equal(p['image'], q['image']) for p, q in zip(a['content'], b['content']))), len(before))
+        return estimate_tokens(after[:same]) / estimate_tokens(after)
+    share = np.mean([reused(n) for n in range(20, 30)])
+    assert most - .2 < share < most
+    assert all(5 <= len(parts(memory.recall('task', steps[:n], look(n)).messages, 'image')) <= 5 + spare for n in range(5, 30))
 
 
 def test_the_oldest_note_survives_in_the_summary_alone():

@@ -13,7 +13,7 @@ from uitars_nb.agent.loop import EPISODE, Limits, run_episode
 from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig, estimate_tokens
 from uitars_nb.agent.policy_agent import PolicyAgent, count_tokens, turn_seed
 from uitars_nb.agent.rollout import Rollout, play
-from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, Step, StopReason, TaskSpec
+from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, RequestFailed, Step, StopReason, TaskSpec
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.sampling import Sampling
@@ -147,14 +147,15 @@ async def test_every_dialect_clicks_where_it_says(name):
 
 # --- whose fault it is
 
-async def test_an_engine_that_hangs_is_the_policys_time_out():
+async def test_an_engine_that_hangs_is_the_environments_time_out():
+    "Nothing that a policy should be punished for, or learn from: its replies are bounded in tokens."
     released = asyncio.Event()
     class Hung:
         async def complete(self, messages, sampling, key=''):
             try: await asyncio.sleep(60)
             finally: released.set()
     traj = await episode(PolicyAgent(Hung(), DIALECT, Sampling()), limits=Limits(think_seconds=.05))
-    assert (traj.stop, traj.reward, len(traj.steps)) == (StopReason.POLICY_TIMEOUT, 0., 0)
+    assert (traj.stop, traj.reward, len(traj.steps)) == (StopReason.ENV_TIMEOUT, None, 0) and 'no reply within 0.05 s' in traj.info['error']
     assert released.is_set(), 'the request was left running'
 
 
@@ -164,8 +165,8 @@ async def test_an_episode_that_outgrows_its_models_context_ends_there_and_one_th
     with pytest.raises(ContextExceeded, match='4097'): await episode(policy(ContextExceeded('4097 tokens')))
 
 
-@pytest.mark.parametrize('error, reason', [(ConnectionRefusedError('no'), StopReason.ENV_CRASH), (TimeoutError('late'), StopReason.ENV_TIMEOUT), (BrokenPipeError(), StopReason.ENV_CRASH)])
-async def test_an_engine_that_cannot_be_reached_is_the_environments(error, reason):
+@pytest.mark.parametrize('error, reason', [(ConnectionRefusedError('no'), StopReason.ENV_CRASH), (TimeoutError('late'), StopReason.ENV_TIMEOUT), (BrokenPipeError(), StopReason.ENV_CRASH), (RequestFailed('no memory'), StopReason.ENV_RESOURCE)])
+async def test_an_engine_that_cannot_answer_is_the_environments(error, reason):
     traj = await episode(policy(say(click()), error))
     assert traj.stop is reason and traj.reward is None and 'engine' in traj.info['error']
 

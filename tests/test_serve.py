@@ -1,5 +1,7 @@
 "The HTTP service with the `openai` client over a real port, and the remote engine against it and against servers that misbehave."
 import asyncio
+import inspect
+import re
 from contextlib import asynccontextmanager
 
 import httpx
@@ -106,11 +108,20 @@ async def test_a_client_that_hangs_up_leaves_the_batch(policy, monkeypatch):
         assert engine.stats()['reply_tokens'] < 3800 + drawn
 
 
-@pytest.mark.parametrize('part', [dict(type='ids', ids=[1 << 31]), dict(type='ids', ids=[999999]), dict(type='ids', ids=[-1]), dict(type='ids'), dict(type='image_url', image_url=dict(url=None)), dict(type='image_url'), 7])
-async def test_what_no_model_can_take_is_the_clients_fault(policy, part):
+@pytest.mark.parametrize('content, why', [([dict(type='ids', ids=[1 << 31])], 'list of token ids'), ([dict(type='ids', ids=[999999])], 'another tokenizer'), ([dict(type='ids', ids=[-1])], 'list of token ids'), ([dict(type='ids')], 'list of token ids'),
+    ([dict(type='ids', ids=None)], 'list of token ids'), ([dict(type='image_url', image_url=dict(url=None))], 'image_url with its url'), ([dict(type='image_url')], 'image_url with its url'), ([7], 'not .int'), (7, 'list of parts, not int')])
+async def test_what_no_model_can_take_is_the_clients_fault(policy, content, why):
     async with Engine(policy) as engine, httpx.AsyncClient(transport=httpx.ASGITransport(make_app(engine, 't')), base_url='http://here', headers=dict(authorization='Bearer t')) as client:
-        answer = await client.post('/v1/chat/completions', json=dict(messages=[dict(role='user', content=[part])], max_tokens=1))
-        assert answer.status_code == 400 and answer.json()['error']['message']
+        answer = await client.post('/v1/chat/completions', json=dict(messages=[dict(role='user', content=content)], max_tokens=1))
+        assert answer.status_code == 400 and re.search(why, answer.json()['error']['message'])
+
+
+async def test_a_bug_of_the_server_is_not_the_clients_fault(policy, monkeypatch):
+    async with Engine(policy) as engine, httpx.AsyncClient(transport=httpx.ASGITransport(make_app(engine, 't')), base_url='http://here', headers=dict(authorization='Bearer t')) as client:
+        async def complete(*args): raise KeyError('layer')
+        monkeypatch.setattr(engine, 'complete', complete)
+        answer = await client.post('/v1/chat/completions', json=dict(messages=ASK, max_tokens=1))
+        assert answer.status_code == 500 and 'KeyError' in answer.json()['error']['message']
 
 
 async def test_nobody_is_answered_who_has_gone():
@@ -176,7 +187,8 @@ async def misbehaving(answer):
     @app.post('/v1/chat/completions')
     async def chat(request: Request):
         seen.append(await request.json())
-        return answer(len(seen))
+        said = answer(len(seen))
+        return await said if inspect.isawaitable(said) else said
     config = uvicorn.Config(app, '127.0.0.1', 0, log_level='error', lifespan='off')
     server, sock = uvicorn.Server(config), config.bind_socket()
     task = asyncio.create_task(server.serve(sockets=[sock]))
@@ -198,6 +210,24 @@ async def test_failures_that_pass_are_tried_again():
     assert {k: seen[0][k] for k in ('model', 'seed', 'stop', 'top_k', 'prompt_cache_key', 'logprobs', 'return_token_ids')} == dict(model='m', seed=3, stop=['x'], top_k=-1, prompt_cache_key='k', logprobs=True, return_token_ids=True)
     assert seen[0]['messages'][1]['content'][1]['image_url']['url'] == data_url(SCREEN)
     assert (c.text, c.finish, c.ids.tolist(), c.prompt_ids.tolist(), c.versions.tolist()) == ('ab', 'length', [5, 6], [1, 2, 3], [7, 7]) and c.seconds['remote'] > .25
+
+
+async def test_an_answer_that_stalls_is_asked_for_again():
+    "Also where one answer may take longer than patience lasts."
+    async def late(n):
+        if n == 1: await asyncio.sleep(9)
+        return JSONResponse(vllm())
+    async with misbehaving(late) as (url, seen), RemoteEngine(url, 'm', timeout=2, patience=.1) as remote:
+        with pytest.warns(UserWarning, match='ReadTimeout'): await remote.complete(CHAT)
+    assert len(seen) == 2
+
+
+async def test_what_a_server_refuses_between_answers_is_one_requests_failure():
+    "The first request that is refused is an error of whoever asks; a later one costs its episode."
+    async with misbehaving(lambda n: JSONResponse(vllm()) if n % 2 else JSONResponse(dict(error=dict(message='no such part')), 422)) as (url, _), RemoteEngine(url, 'm') as remote:
+        await ask(remote, CHAT, Sampling(), 'k')
+        with pytest.raises(EnvironmentFailure, match='failed at this request.*no such part'): await ask(remote, CHAT, Sampling(), 'k')
+        await ask(remote, CHAT, Sampling(), 'k')
 
 
 @pytest.mark.parametrize('answer, why, tries', [

@@ -1,4 +1,6 @@
 "The actor's loss against its formula, token by token; what was drawn from a part of the vocabulary; verdicts that are kept; weights with tied heads and without."
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,11 +15,11 @@ from uitars_nb.model.value import Critic
 from uitars_nb.train.collector import Batch, Collector
 from uitars_nb.rl.shaping import Shaping
 from uitars_nb.train import ppo, update
-from uitars_nb.train.experience import gather, group_advantages, outcome_rewards, parts, token_rewards
+from uitars_nb.train.experience import gather, group_advantages, minibatches, outcome_rewards, parts, token_rewards
 from uitars_nb.train.measures import together
 from uitars_nb.train.ppo import PPO, PPOConfig, batch_targets
 from uitars_nb.train.reinforce import _latest
-from uitars_nb.train.update import Objective, Targets, actor_loss, old_logps, part_logits, renormalised, row_batch
+from uitars_nb.train.update import Objective, Targets, actor_loss, old_logps, part_logits, renormalised, row_batch, shares, totals
 
 from tests import sft_run
 
@@ -56,13 +58,13 @@ def test_malformed_tokens_are_those_of_malformed_replies(exp):
 @pytest.mark.parametrize('mean', ['token', 'sequence'])
 def test_what_stands_beside_the_surrogate_by_hand(mean, policy, exp):
     "Each term alone: the loss with it less the loss without, against the formula, and its gradient too."
-    n, total = len(exp.behaviour_N), 3 if mean == 'sequence' else len(exp.behaviour_N)
+    n = len(exp.behaviour_N)
     old = old_logps(policy, exp)
     targets = Targets(old, torch.linspace(-1, 1, n), reference_N=old + torch.linspace(-.5, .5, n))
     part, = parts(exp, np.arange(9), 1 << 20)
     def terms(**weights):
         policy.model.zero_grad()
-        actor_loss(policy, exp, part, targets, Objective(mean=mean, **weights), total).loss.backward()
+        actor_loss(policy, exp, part, targets, Objective(mean=mean, **weights), *totals(exp, [part], mean)).loss.backward()
         return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
     logits, ids = part_logits(policy, row_batch(policy, exp, part), 1.)
     logp_nV = logits.log_softmax(-1)
@@ -70,14 +72,57 @@ def test_what_stands_beside_the_surrogate_by_hand(mean, policy, exp):
     traj = exp.traj_R.repeat_interleave(exp.length_R)[part.at]
     share = torch.tensor([1 / sum(exp.length_R[exp.traj_R == b].sum() for b in [t]) for t in traj.tolist()]) if mean == 'sequence' else torch.ones(n)
     won = torch.tensor([bool(exp.success_B[t]) and not bad for t, bad in zip(traj.tolist(), exp.malformed_N[part.at].tolist())])
-    gap = targets.reference_N[part.at] - logp
-    wanted = dict(positive_nll=-(share * logp * won).sum() / total, entropy=(share * (logp_nV.exp() * logp_nV).sum(-1)).sum() / total, kl=(share * (gap.exp() - 1 - gap)).sum() / total)
+    gap, total = targets.reference_N[part.at] - logp, 3 if mean == 'sequence' else n
+    wanted = dict(positive_nll=-(share * logp * won).sum() / (share * won).sum(), entropy=(share * (logp_nV.exp() * logp_nV).sum(-1)).sum() / total, kl=(share * (gap.exp() - 1 - gap)).sum() / total)
     plain = terms()
     for name, loss in wanted.items():
         policy.model.zero_grad()
         loss.backward(retain_graph=True)
         slope = torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
         assert slope.norm() > 1e-4 and (terms(**{name: .5}) - plain - .5 * slope).norm() < 1e-3 * slope.norm(), name
+
+
+@pytest.mark.parametrize('mean', ['token', 'sequence'])
+@pytest.mark.parametrize('n', [1, 2, 4])
+def test_what_is_alike_has_its_own_mean_in_every_minibatch(mean, n, exp):
+    "Also where the turns of a trajectory lie in several."
+    whole = 0.
+    for some in minibatches(exp, n, 1, np.random.default_rng(0)):
+        total, won = totals(exp, some, mean)
+        assert sum(float(shares(exp, o, mean).sum()) for o in some) / total == pytest.approx(1.) and won <= total
+        whole += total
+    assert whole == pytest.approx(len(exp) if mean == 'sequence' else len(exp.behaviour_N))
+
+
+@pytest.mark.parametrize('algorithm', ['ppo', 'reinforce++'])
+def test_advantages_are_whitened_over_all_devices(algorithm, policy, monkeypatch):
+    "One device (a thread here) won everything and the other nothing: each alone would learn nothing."
+    sides = [[trajectory(policy, k, won) for k in some] for some, won in (((0, 1), True), ((2, 3), False))]
+    def found(trajs):
+        exp = gather(trajs, [Reward(float(o.success), o.success) for o in trajs])
+        values = torch.full((len(exp.behaviour_N),), .5)
+        return batch_targets(exp, values, values, PPOConfig(algorithm)).adv_N
+    whole, numbers, meet = found(sum(sides, [])), {}, threading.Barrier(2, timeout=30)
+    def mean(x):
+        numbers[threading.get_ident()] = x
+        meet.wait()
+        out = sum(numbers.values()) / 2
+        meet.wait()
+        return out
+    monkeypatch.setattr(ppo, 'over_devices', mean)
+    with ThreadPoolExecutor(2) as pool: each = torch.cat([*pool.map(found, sides)])
+    assert whole.abs().min() > .1
+    torch.testing.assert_close(each, whole)
+
+
+def test_two_visits_to_an_instance_are_two_groups(policy):
+    "What other weights sampled of the same instance, later, is no baseline: the one failure of the first visit is judged by its own three successes."
+    wins = [(True, True, True, False), (True, False, False, False)]
+    trajs = [replace(trajectory(policy, k, won), id=f'rl/{visit:06}-{k}.0') for visit, some in zip((1, 9), wins) for k, won in enumerate(some)]
+    exp = gather(trajs, [Reward(float(o.success), o.success) for o in trajs])
+    assert exp.group_B.tolist() == [0] * 4 + [1] * 4
+    adv_B = [float(group_advantages(exp)[exp.traj_R.repeat_interleave(exp.length_R) == b].mean()) for b in range(8)]
+    assert adv_B[3] == pytest.approx(-1.5, abs=.01) and adv_B[4] == pytest.approx(1.5, abs=.01)
 
 
 def test_replies_that_were_no_action_are_never_called_good(exp):

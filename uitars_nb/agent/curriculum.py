@@ -35,13 +35,14 @@ class Curriculum:
         self.first = seed % 100 * 10_000_000 + seed // 100 % 400 * 10_000   # instances of each task that belong to other seeds
         self.tasks, self.kind, self.seed, self.memory, self.floor, self.invented = [get_task(o) for o in tasks], kind, seed, memory ** (1 / samples), floor, 2 * samples
         self.chance, self.drawn, self.heard = ({o: given for o in tasks} for given in (.5, 0, self.invented))   # of success; instances so far; episodes that `chance` stands on
+        self.whole, self.ended = ({o: given for o in tasks} for given in (1., self.invented))   # share of the samples that were played to their end; samples that it stands on
         self.samples, self.revisit, self.revisits, self.open, self.told, self.back = samples, revisit, 0, deque(maxlen=OPEN), {}, set()   # `told`: outcomes of an instance whose samples are not all there; `back`: played once more
 
     @property
     def weights(self) -> dict[str, float]:
         "Task -> share of the draws."
         p = np.array([*self.chance.values()])
-        w = np.ones(len(p)) if self.kind == 'uniform' else np.maximum(p * (1 - p), .25 * self.floor)
+        w = np.ones(len(p)) if self.kind == 'uniform' else np.maximum(p * (1 - p) * [*self.whole.values()], .25 * self.floor)
         return dict(zip(self.chance, (w / w.sum()).tolist()))
 
     @property
@@ -73,6 +74,8 @@ class Curriculum:
         seed: int | None = None,   # of its instance, which cannot be revisited without
     ):
         "An episode has ended. One of an instance that is revisited says nothing of the chance in a fresh one."
+        self.ended[task] += 1
+        self.whole[task] += self._rate(self.ended[task]) * ((success is not None) - self.whole[task])
         if success is not None and (task, seed) not in self.back: self._reckon(task, success)
         if self.revisit and seed is not None: self._note((task, seed), success)
 
@@ -91,16 +94,20 @@ class Curriculum:
 
     def _reckon(self, task, success):
         self.heard[task] += 1
-        self.chance[task] += max(1 - self.memory, 1 / self.heard[task]) * (success - self.chance[task])
+        self.chance[task] += self._rate(self.heard[task]) * (success - self.chance[task])
+
+    def _rate(self, n): return max(1 - self.memory, 1 / n)
 
     def state_dict(self) -> dict:
         "What `load_state_dict` takes."
-        return dict(chance=dict(self.chance), drawn=dict(self.drawn), heard=dict(self.heard), open=self.unsettled, revisits=self.revisits)
+        return dict(chance=dict(self.chance), drawn=dict(self.drawn), heard=dict(self.heard), whole=dict(self.whole), ended=dict(self.ended), open=self.unsettled, revisits=self.revisits)
 
     def load_state_dict(self, state: Mapping):
         "Go on where another left off."
         self.chance |= state['chance']
         self.drawn |= state['drawn']
         self.heard |= state['heard']
+        self.whole |= state.get('whole', {})
+        self.ended |= state.get('ended', {})
         self.open.extend((name, seed) for name, seed in state.get('open', ()))
         self.revisits = state.get('revisits', 0)

@@ -43,8 +43,8 @@ class Limits:
     format_errors: int = 3     # malformed replies in a row before FORMAT_ERROR
     repeats: int = 5           # same actions on an unchanged screen in a row before LOOP
     session_ms: float = 300e3  # session time, on the session's own clock, before POLICY_TIMEOUT
-    think_seconds: float = 600.  # wall time the agent may take for one turn before POLICY_TIMEOUT
-    tokens: int = 32_768       # sampled tokens in all before TOKEN_LIMIT
+    think_seconds: float = 600.  # wall time the agent may take for one turn before ENV_TIMEOUT: a reply has an end (`max_tokens`), so it is the engine, a server or somebody's code that hangs
+    tokens: int = 32_768       # sampled tokens of the replies in all before TOKEN_LIMIT
     seconds: float = 120.      # wall time the environment may take for one call before ENV_TIMEOUT
 
 # %% ../../nbs/40_agent/00_loop.ipynb #d9600597
@@ -179,12 +179,12 @@ class Episode:
         return replace(obs, screenshot=obs.screenshot.copy())
 
     async def think(self, agent: Agent) -> Reply | None:
-        "The agent's reply; None, and the episode is over, where it takes too long, or where what it has seen and said no longer fits its model."
+        "The agent's reply; None, and the episode is over, where what it has seen and said no longer fits its model. Raises `EnvironmentFailure` where it takes too long."
         try:
             async with asyncio.timeout(self.limits.think_seconds) as patience: return only(Reply, await agent.act(self.steps, self.obs), f'act of {type(agent).__name__}')
-        except TimeoutError:
+        except TimeoutError as e:
             if not patience.expired(): raise
-            self.stop = StopReason.POLICY_TIMEOUT
+            raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'{type(agent).__name__} gave no reply within {self.limits.think_seconds:g} s: its engine, its server or its own code hangs') from e
         except ContextExceeded:
             if not self.steps: raise   # nothing that it did: no episode would begin
             self.stop = StopReason.TOKEN_LIMIT

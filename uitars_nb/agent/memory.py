@@ -23,6 +23,7 @@ from ..model.dialects import Dialect
 class MemoryConfig:
     "What a policy remembers."
     images: int = 5              # newest screenshots that are shown, at least 1
+    spare: int = 0               # further ones that may be shown: with them, screenshots leave `spare` + 1 at once, and in between prompts only grow
     steps: int | None = None     # newest steps kept in full; None: as many as fit
     episodic: bool = True        # older steps are summarised; else they are forgotten
     context: int = 32_768        # tokens that the model takes, prompt and reply
@@ -37,7 +38,11 @@ class MemoryConfig:
     placeholder: str = '(the screenshot of this step is not shown any more)'  # in place of an older screenshot
 
     def __post_init__(self):
-        if self.images < 1 or self.chunk < 1: raise ValueError(f'a policy sees at least one screenshot and forgets at least one step at once, not {self.images} and {self.chunk}')
+        if self.images < 1 or self.chunk < 1 or self.spare < 0: raise ValueError(f'a policy sees at least one screenshot, none or some spare ones, and forgets at least one step at once, not {self.images}, {self.spare} and {self.chunk}')
+
+    def shown(self, n: int) -> int:
+        "How many of `n` screenshots are shown, the newest ones, where there is room."
+        return n if n <= self.images else self.images + (n - self.images) % (self.spare + 1)
 
 REPLY = 128   # tokens kept free for a reply, where nothing else is said
 
@@ -166,8 +171,9 @@ def plans(
     "Richest first; the last holds the instruction and the newest screenshot alone."
     first = 0 if config.steps is None else max(0, n - config.steps)
     chunks = range(math.ceil(first / config.chunk) * config.chunk, n + 1, config.chunk)
-    starts = sorted({first, *chunks, *range(max(first, n + 1 - config.images), n + 1)})
-    full = [Plan(s, min(config.images, n - s + 1)) for s in starts]
+    shown = config.shown(n + 1)
+    starts = sorted({first, *chunks, *range(max(first, n + 1 - shown), n + 1)})
+    full = [Plan(s, min(shown, n - s + 1)) for s in starts]
     return full + [Plan(n, 1, k / 16) for k in range(15, -1, -1)]
 
 # %% ../../nbs/40_agent/05_memory.ipynb #7b8681cb

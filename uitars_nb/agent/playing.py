@@ -39,7 +39,7 @@ class ActorConfig:
     temperature: float = 1.
     top_p: float = 1.
     max_tokens: int = REPLY            # of a reply
-    limits: Limits = Limits(think_seconds=600.)   # a reply waits for its turn in the engine, which is not the policy's fault
+    limits: Limits = Limits()
     browsers: int = 1                  # Chromium processes
     pages: int = 4                     # sessions on each
     threads: int = 1                   # of the engine's forward passes

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from .loop import EPISODE, Reply
 from .memory import SMALL, Context, Memory, MemoryConfig, estimate_tokens, summary_request
 from ..core.actions import ACTION_SPACE, ActionSpace, Fault
-from ..core.types import Completion, Observation, Step, StopReason, TaskSpec
+from ..core.types import Completion, Observation, RequestFailed, Step, StopReason, TaskSpec
 from ..model.dialects import DIALECTS, Dialect, get_dialect, strip_ends
 from ..sandbox.base import EnvironmentFailure
 
@@ -39,10 +39,11 @@ async def ask(
     sampling: Any,
     key: str,
 ) -> Completion:
-    "The engine's reply. Raises `EnvironmentFailure` where the engine cannot be reached."
+    "The engine's reply. Raises `EnvironmentFailure` where the engine cannot be reached, or cannot answer this request."
     try: return await engine.complete(messages, sampling, key=key)
     except TimeoutError as e: raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'the engine gave no answer: {e!r}') from e
     except OSError as e: raise EnvironmentFailure(StopReason.ENV_CRASH, f'the engine cannot be reached: {e!r}') from e
+    except RequestFailed as e: raise EnvironmentFailure(StopReason.ENV_RESOURCE, f'the engine failed at this request: {e}') from e
 
 # %% ../../nbs/40_agent/06_policy_agent.ipynb #6c0832dd
 SUMMARIES = 'lines', 'written', 'none'   # of older steps: a line each, what the model writes of them, or none, so that they are forgotten

@@ -95,7 +95,7 @@ class Engine:
         self.sights = Sights(policy.processor, image_bytes, policy.model.get_input_embeddings().weight.device)
         self.worker = Worker(Batch(policy, self.sights, prefix_bytes, version=version), max_batch, threads)
         self._doors, self._rooms = WeakKeyDictionary(), ThreadPoolExecutor(1, 'engine-prepare', torch.get_num_threads)
-        self._closed = False
+        self._closed, self._gate = False, threading.Lock()
         self.worker.start()
 
     @property
@@ -138,8 +138,9 @@ class Engine:
         if self._closed: raise RuntimeError('the engine was closed')
 
     def _send(self, item):
-        self._check()
-        self.worker.inbox.put(item)
+        with self._gate:   # nothing comes in behind the end
+            self._check()
+            self.worker.inbox.put(item)
 
     async def load(self,
         state: dict[str, torch.Tensor],   # as `state_dict` gives it; leave it alone until this returns
@@ -163,8 +164,9 @@ class Engine:
 
     def close(self):
         "End the worker; requests that still run fail."
-        self._closed = True
-        self.worker.inbox.put(None)
+        with self._gate:
+            self._closed = True
+            self.worker.inbox.put(None)
         self.worker.join()
         self._rooms.shutdown()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from ..core.types import ContextExceeded
+from ..core.types import ContextExceeded, RequestFailed
 from .cache import Aim, SlotCache, mask_of
 from .images import Sight, Sights, common, join, place, tags
 from .rendering import Prompt, type_ids
@@ -87,7 +87,8 @@ class Job:
         return [o for start, _, o in self.spans if start >= self.filled]
 
     def fail(self, error: Exception):
-        "Tell the caller why, unless it has left."
+        "Tell the caller why, unless it has left. Want of memory is a `RequestFailed`: a shorter request may be answered."
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error): error = RequestFailed(f'{len(self.prompt.ids)} tokens of prompt and {len(self.ids)} of reply are too many for the memory: {error}')
         try: self.future.set_exception(error)
         except InvalidStateError: pass
 
@@ -164,6 +165,7 @@ class Passes:
             self.sights.encode(self.model, images)
             inputs['mm_encoder_outputs'] = join(images)
         out = self.model(**inputs, past_key_values=self.cache, use_cache=True)
+        if self.device.type == 'cuda': torch.cuda.synchronize(self.device)   # what is drawn next waits for it anyway
         self.count['forward_seconds'] += time.perf_counter() - began
         self.count['passes'] += 1
         return out

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..core.types import Completion, png_bytes
+from ..core.types import Completion, RequestFailed, png_bytes
 from .engine import Engine
 from .sampling import Sampling
 
@@ -43,6 +43,7 @@ def from_openai(
     if not isinstance(message, dict) or message.get('role') not in ('system', 'user', 'assistant'): raise ValueError("a message has a role: 'system', 'user' or 'assistant'")
     content = message.get('content') or ''
     parts = [dict(type='text', text=content)] if isinstance(content, str) else content
+    if not isinstance(parts, list): raise ValueError(f"a message's content is a string or a list of parts, not {type(content).__name__}")
     return dict(role=message['role'], content=[_part(o) for o in parts])
 
 def _part(part):
@@ -51,7 +52,9 @@ def _part(part):
     if kind == 'image_url':
         if not isinstance(given := part.get('image_url'), dict) or not isinstance(given.get('url'), str): raise ValueError("a part of type 'image_url' has an image_url with its url: {'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,...'}}")
         return dict(type='image', image=url_image(given['url']))
-    if kind == 'ids': return dict(type='ids', ids=np.array(part['ids'], np.int32), text=part.get('text', ''))
+    if kind == 'ids':
+        if not isinstance(ids := part.get('ids'), list) or not all(type(o) is int and 0 <= o < 2**31 for o in ids): raise ValueError("a part of type 'ids' has a list of token ids: {'type': 'ids', 'ids': [1, 2, 3]}")
+        return dict(type='ids', ids=np.array(ids, np.int32), text=str(part.get('text', '')))
     raise ValueError(f"a part of a message is of type 'text', 'image_url' or 'ids', not {kind!r}")
 
 # %% ../../nbs/30_model/45_serve.ipynb #331fb580
@@ -166,7 +169,8 @@ async def _answer(engine, request, name):
         replies = asyncio.gather(*(engine.complete(messages, ask.sampling(i), ask.prompt_cache_key) for i in range(ask.n)))
         done = await _unless_gone(request, replies)
     except ValidationError as e: return failure(400, '; '.join(f'{".".join(map(str, o["loc"]))}: {o["msg"]}' for o in e.errors()))
-    except (ValueError, KeyError, TypeError, OverflowError) as e: return failure(400, str(e))
+    except (ValueError, OverflowError) as e: return failure(400, str(e))
+    except RequestFailed as e: return failure(413, str(e))
     except Exception as e: return failure(500, f'{type(e).__name__}: {e}', 'server_error')
     return failure(499, 'the client has gone') if done is None else chat_reply(done, ask, engine.policy, name)
 

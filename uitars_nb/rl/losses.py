@@ -7,6 +7,7 @@ __all__ = ['Mean', 'MAX_LOG_RATIO', 'masked_mean', 'stale_weights', 'kl_estimate
            'explained_variance', 'entropy', 'positive_nll', 'grpo_advantages', 'whiten', 'reinforce_pp_advantages']
 
 # %% ../../nbs/50_rl/10_losses.ipynb #92a488a7
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -127,7 +128,7 @@ def positive_nll(
     logp_BT: Tensor,
     own_BT: Tensor,     # bool
     success_B: Tensor,  # bool
-    total: float | None = None,   # as in `masked_mean`
+    total: float | None = None,   # as in `masked_mean`: of the successful ones
 ) -> Tensor:
     "Mean negative log-probability of the own tokens of successful trajectories; 0 without any."
     return -masked_mean(logp_BT, own_BT & success_B[:, None], total=total)
@@ -152,18 +153,21 @@ def whiten(
     x_BT: Tensor,
     own_BT: Tensor,     # bool
     least: float = 1e-8,   # deviation; what varies less is not blown up to 1
+    over: Callable[[float], float] = float,   # a sum's mean over the devices that share a batch
 ) -> Tensor:
-    "Mean 0 and standard deviation 1 over own tokens; 0 elsewhere, and everywhere where all are equal."
-    x_BT = torch.where(own_BT, x_BT, 0)
-    mean, n = masked_mean(x_BT, own_BT), max(1, int(own_BT.sum()))
-    std = (torch.where(own_BT, (x_BT - mean) ** 2, 0).sum() / n).sqrt()
-    return torch.where(own_BT, (x_BT - mean) / std.clamp(min=least), 0)
+    "Mean 0 and standard deviation 1 over own tokens, of all devices if told how; 0 elsewhere, and everywhere where all are equal."
+    total = lambda y_BT: over(float(torch.where(own_BT, y_BT, 0).double().sum()))
+    n = total(torch.ones_like(x_BT)) or 1.
+    mean = total(x_BT) / n
+    std = max(least, (total((x_BT - mean) ** 2) / n) ** .5)
+    return torch.where(own_BT, (x_BT - mean) / std, 0)
 
 def reinforce_pp_advantages(
     reward_BT: Tensor,  # after each token, a penalty for divergence included where one is wanted
     own_BT: Tensor,     # bool
     gamma: float = 1.,
-    least: float = 1e-8,   # as in `whiten`
+    least: float = 1e-8,   # these two as in `whiten`
+    over: Callable[[float], float] = float,
 ) -> Tensor:
     "REINFORCE++: return to go of each own token, whitened over the batch."
-    return whiten(gae(reward_BT, torch.zeros_like(reward_BT), own_BT, gamma=gamma, gae_lambda_policy=1.).adv_BT, own_BT, least)
+    return whiten(gae(reward_BT, torch.zeros_like(reward_BT), own_BT, gamma=gamma, gae_lambda_policy=1.).adv_BT, own_BT, least, over)

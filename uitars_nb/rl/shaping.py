@@ -48,8 +48,8 @@ class Shaping:
     overlong: float = .1       # where the budget of tokens is reached; nothing before its last `cache_tokens`
     signal: float = .2         # given where the task's intermediate signals add up to 1
     potential: bool = False    # what signals give is taken back at the end, so that they guide and change no optimum
-    max_tokens: int = 4096     # budget of own tokens of a trajectory
-    cache_tokens: int = 1024   # of them, those in which `overlong` grows
+    max_tokens: int = 32_768   # budget of own tokens of a trajectory: where its episode ends (`agent.loop.Limits`)
+    cache_tokens: int = 4096   # of them, those in which `overlong` grows
 
     def __post_init__(self):
         weights = {f.name: getattr(self, f.name) for f in fields(self)[:5]}

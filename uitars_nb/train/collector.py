@@ -19,7 +19,7 @@ from ..core.store import Store
 from ..core.types import Trajectory
 from ..flywheel.rewards import Reward, RewardSource, Verifier, reward_of
 from ..sandbox.base import run
-from .experience import spoken
+from .experience import group_of, spoken
 
 # %% ../../nbs/70_train/24_collector.ipynb #218441fd
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,7 @@ class Batch:
     waited: float = 0.            # seconds until it was complete
     again: bool = False           # from the journal: an update is made again, and how long it takes says nothing
     failures: Counter = field(default_factory=Counter)   # attempts that the environment broke meanwhile, by stop reason
+    lost: Counter = field(default_factory=Counter)       # samples given up meanwhile, by task
     stale: int = 0                # trajectories left out because they were too old
     silent: int = 0               # trajectories left out because the policy had said nothing by their end
     alike: int = 0                # trajectories left out because all samples of their instance earned the same
@@ -48,13 +49,16 @@ class Groups:
 
     def add(self, traj: Trajectory) -> list[Trajectory]:
         "The group that this trajectory completes, else nothing."
-        group, _, rest = traj.id.rpartition('-')
-        kept = self.open.setdefault(group, [])
+        kept = self.open.setdefault(group := group_of(traj), [])
         if not traj.stop.is_environment: kept.append(traj)
-        elif int(rest.split('.')[1]) >= self.retries: self.lost[group] += 1
+        elif self.gives_up(traj): self.lost[group] += 1
         if len(kept) + self.lost[group] < self.samples: return []
         self.lost.pop(group, None)
         return self.open.pop(group)
+
+    def gives_up(self, traj: Trajectory) -> bool:
+        "Whether the environment broke the last attempt at a sample."
+        return traj.stop.is_environment and int(traj.id.rpartition('.')[2]) >= self.retries
 
     def drop(self):
         "Whoever played has died: no group that is open will be complete."
@@ -105,7 +109,7 @@ class Collector(IterableDataset):
             was = known[number]
             trajs = [self.store[id] for id in was['ids']]
             rewards = [Reward(*o) for o in was['rewards']] if 'rewards' in was else self._rewards(trajs)
-            yield Batch(number, trajs, rewards, again=True, failures=Counter(was.get('failures', {})), **was.get('left', {}))
+            yield Batch(number, trajs, rewards, again=True, failures=Counter(was.get('failures', {})), lost=Counter(was.get('lost', {})), **was.get('left', {}))
             number += 1
         yield from self._fresh(number)
 
@@ -117,19 +121,20 @@ class Collector(IterableDataset):
         return self.verdicts[traj.id]
 
     def _fresh(self, number):
-        writer, since, failures, left = self.store.writer(seconds=float('inf')), time.perf_counter(), Counter(), Counter()
+        writer, since, failures, lost, left = self.store.writer(seconds=float('inf')), time.perf_counter(), Counter(), Counter(), Counter()
         size = self.batch // self.groups.samples
         if hasattr(self.source, 'take_stock'): self.source.take_stock = self.take_stock
         for traj in self.source:
             if traj.stop.is_environment: failures[traj.stop.value] += 1
             elif hasattr(self.source, 'tell'): self.source.tell(traj.task.name, self._verdict(traj).success, traj.task.seed)
+            if self.groups.gives_up(traj): lost[traj.task.name] += 1
             if group := self.groups.add(traj): self.ready.append(group)
             while len(self._usable(number, left)) >= size:
                 trajs, self.ready = sum(self.ready[:size], []), self.ready[size:]
                 rewards = self._rewards(trajs)
-                self._keep(writer, number, trajs, rewards, left, failures)
-                yield Batch(number, trajs, rewards, waited=time.perf_counter() - since, failures=failures, **left, stats=dict(getattr(self.source, 'stats', {})))
-                number, since, failures, left = number + 1, time.perf_counter(), Counter(), Counter()
+                self._keep(writer, number, trajs, rewards, dict(left=left, failures=failures, lost=lost))
+                yield Batch(number, trajs, rewards, waited=time.perf_counter() - since, failures=failures, lost=lost, **left, stats=dict(getattr(self.source, 'stats', {})))
+                number, since, failures, lost, left = number + 1, time.perf_counter(), Counter(), Counter(), Counter()
 
     def take_stock(self) -> int:
         "Instances that wait for the next update when an actor starts. What its predecessor has left open is dropped."
@@ -160,8 +165,8 @@ class Collector(IterableDataset):
         "Updates between the weights that a trajectory began with and update `number`."
         return number - int(traj.steps[spoken(traj)[0]].completion.versions[0])
 
-    def _keep(self, writer, number, trajs, rewards, left, failures):
+    def _keep(self, writer, number, trajs, rewards, counts):
         for o in trajs: writer.append(o)
         writer.flush()
         chances = {k: (round(p, 4), n) for k, (p, n) in getattr(self.source, 'chances', {}).items()}
-        append_jsonl(self.path/'batches.jsonl', number=number, ids=[o.id for o in trajs], rewards=[(float(o.outcome), bool(o.success), o.source) for o in rewards], drawn=getattr(self.source, 'stats', {}).get('drawn', 0), chances=chances, open=[*getattr(self.source, 'open', ())], left=left, failures=failures)
+        append_jsonl(self.path/'batches.jsonl', number=number, ids=[o.id for o in trajs], rewards=[(float(o.outcome), bool(o.success), o.source) for o in rewards], drawn=getattr(self.source, 'stats', {}).get('drawn', 0), chances=chances, open=[*getattr(self.source, 'open', ())], **counts)

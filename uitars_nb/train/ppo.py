@@ -25,11 +25,11 @@ from ..rl.shaping import Shaping
 from .collector import Batch
 from .devices import compute_again, evened, local_backward, of_all, over_devices, spread
 from .experience import Experience, Part, advantages, gather, group_advantages, parts, token_rewards
-from .measures import ages, behaviour, ends, outcomes, spent, together
+from .measures import ages, behaviour, earned, ends, outcomes, spent, together
 from .optim import MuonAdamW, groups
 from .rehearsal import lessons, rehearse
 from .sft import freeze, without_start
-from .update import Objective, Targets, actor_loss, after_first, critic_steps, look_once, old_logps, optimiser_steps, own_states, part_logits, returns_of, row_batch, take_step, takes_samples
+from .update import Objective, Targets, actor_loss, after_first, critic_steps, look_once, old_logps, optimiser_steps, own_states, part_logits, returns_of, row_batch, take_step, takes_samples, totals
 
 # %% ../../nbs/70_train/30_ppo.ipynb #8dafc0c1
 ALGORITHMS = ('ppo', 'grpo', 'reinforce++')
@@ -82,12 +82,12 @@ def batch_targets(
     config: PPOConfig,
     reference_N: torch.Tensor | None = None,   # fp32 log-probabilities under the policy that practice began with
 ) -> Targets:
-    "What the actor compares with, by the configured algorithm."
+    "What the actor compares with, by the configured algorithm. What is whitened is so over all devices."
     c = config
     if c.algorithm == 'grpo': return Targets(old_N, group_advantages(exp, c.shaping, c.group_scale), reference_N)
-    if c.algorithm == 'reinforce++': return Targets(old_N, reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.own_BT, c.gamma, LEAST)[exp.own_BT], reference_N)
+    if c.algorithm == 'reinforce++': return Targets(old_N, reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.own_BT, c.gamma, LEAST, over_devices)[exp.own_BT], reference_N)
     adv_N = advantages(exp, value_N, c.shaping, gamma=c.gamma, gae_lambda_policy=_lambda(exp, c)).adv_BT
-    return Targets(old_N, whiten(adv_N[None], torch.ones_like(adv_N[None], dtype=torch.bool), LEAST)[0] if c.whiten else adv_N, reference_N)
+    return Targets(old_N, whiten(adv_N[None], torch.ones_like(adv_N[None], dtype=torch.bool), LEAST, over_devices)[0] if c.whiten else adv_N, reference_N)
 
 def _lambda(exp, c):
     "The policy's lambda, for all trajectories or for each."
@@ -208,10 +208,9 @@ class PPO(L.LightningModule):
         for group in optimizer.param_groups: group['lr'] = share * group.setdefault('initial_lr', group['lr'])
         sums, norms, said, n = {}, [], [], 0
         for some in steps:
-            tokens = sum(len(p.at) for p in some)
-            total = over_devices(tokens if c.objective.mean == 'token' else len({int(b) for p in some for b in exp.traj_R[torch.from_numpy(p.rows)]}))
+            tokens, divisors = sum(len(p.at) for p in some), totals(exp, some, c.objective.mean)
             for part, weight in evened(some, self.model):
-                loss = actor_loss(self.policy, exp, part, targets, c.objective, total)
+                loss = actor_loss(self.policy, exp, part, targets, c.objective, *divisors)
                 backward(weight * loss.loss)
                 for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * float(v)
             n += tokens
@@ -251,8 +250,8 @@ class PPO(L.LightningModule):
         now = perf_counter()
         trajs, tokens = batch.trajs, int(exp.length_R.sum())
         won = sum(r.success for r in batch.rewards) + batch.alike_solved
-        row = outcomes(trajs, batch.rewards) | dict(success_played=won / (len(trajs) + batch.alike)) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | spent(trajs) | dict(facts)
-        row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=tokens)
+        row = outcomes(trajs, batch.rewards) | earned(exp, self.config.shaping) | dict(success_played=won / (len(trajs) + batch.alike)) | behaviour(trajs) | ends(trajs) | ages(trajs, self.version - 1) | spent(trajs) | dict(facts)
+        row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | {f'env_lost/{k}': n for k, n in batch.lost.items()} | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=tokens)
         if not over_devices(batch.again, 'most'): row |= self._times(began, now, tokens, len(trajs))
         told = {f'actor/{k}': k for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall')} | dict(chance='chance')
         row |= {name: batch.stats[k] for name, k in told.items() if k in batch.stats} | self._engine(batch.stats)

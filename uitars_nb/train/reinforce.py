@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RANK', 'APART', 'RolloutFeed', 'weights_of', 'learned_state', 'AfterUpdate', 'Hardware', 'fitting_hardware',
-           'rl_trainer', 'last_update', 'pretrain_value', 'apart', 'Fixed', 'reinforce']
+           'rl_trainer', 'last_update', 'pretrain_value', 'apart', 'Fixed', 'reinforce', 'check_slope']
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
 import inspect, re, warnings
@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from ..agent.actor import Actor
+from ..agent.loop import Limits
 from ..agent.playing import ActorConfig
 from ..core.own import source_mark
 from ..core.runs import Run, defaults, read_json, write_atomic
@@ -32,6 +33,7 @@ from ..model.policy import Policy
 from ..model.precision import precision_of
 from ..model.rendering import Example
 from ..model.value import Critic
+from ..rl.shaping import Shaping
 from .callbacks import GiveBack, Progress
 from .collector import Collector, Exhausted
 from .devices import compiled, in_precision, several, whole_state
@@ -224,7 +226,8 @@ def reinforce(
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:
-    "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning. Raises `ValueError` for GRPO with one sample of an instance, which nothing can be compared with."
+    "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning. Raises `ValueError` for GRPO with one sample of an instance, which nothing can be compared with, and for a penalty on length that begins behind the end of every episode."
+    check_slope(config.shaping, actor.limits)
     if config.algorithm == 'grpo' and actor.samples < 2: raise ValueError('GRPO compares episodes of one instance: two or more samples of each are needed')
     path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature, top_p=config.objective.top_p)
     made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), critic=str(critic or ''), actor=asdict(actor), ppo=asdict(config), hardware=asdict(hardware), reward=_named(reward), **_rehearsed(demos)), usual=dict(actor=defaults(ActorConfig), ppo=defaults(PPOConfig), hardware=defaults(Hardware)))
@@ -250,6 +253,14 @@ def reinforce(
         module.on_load_checkpoint(known)
         _save(module, path, made)
     return path/'policy'
+
+def check_slope(
+    shaping: Shaping,
+    limits: Limits,
+):
+    "Raises `ValueError` where episodes end before the penalty on their length is full: the policy would meet the wall before the slope."
+    if shaping.overlong and shaping.max_tokens > limits.tokens:
+        raise ValueError(f'episodes end after {limits.tokens} tokens, and the penalty on length (overlong) is full at {shaping.max_tokens}: give both the same, as Shaping(max_tokens={limits.tokens}, cache_tokens=...)')
 
 def _save(module, path, made, actor=None, critic=None):
     module.model.eval()

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['look_once', 'row_batch', 'takes_samples', 'part_logits', 'in_parts', 'old_logps', 'old_values', 'own_states',
            'Targets', 'Returns', 'since', 'optimiser_steps', 'returns_of', 'after_first', 'Objective', 'ActorLoss',
-           'actor_loss', 'renormalised', 'shares', 'by_trajectory', 'own_rows', 'weighted', 'critic_loss', 'take_step',
-           'critic_steps']
+           'actor_loss', 'renormalised', 'shares', 'winning', 'totals', 'by_trajectory', 'own_rows', 'weighted',
+           'critic_loss', 'take_step', 'critic_steps']
 
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -196,7 +196,7 @@ class Objective:
     mean: Mean = 'token'           # or 'sequence'
     entropy: float = 0.            # weight of the entropy bonus
     kl: float = 0.                 # weight of the divergence from the reference policy
-    positive_nll: float = 0.       # weight of the likelihood of successful trajectories' tokens, malformed replies left out
+    positive_nll: float = 0.       # weight of the mean likelihood of successful trajectories' tokens, malformed replies left out
     dual_clip: float | None = 3.   # ratio beyond which a bad token's loss grows no further
     temperature: float = 1.        # that the replies were sampled at
     top_p: float = 1.              # likewise; log-probabilities are of the whole vocabulary all the same, gradients of what was drawn from
@@ -220,7 +220,8 @@ def actor_loss(
     part: Part,
     targets: Targets,
     objective: Objective,
-    total: float,          # own tokens of the minibatch; its trajectories where the mean is by sequence
+    total: float,          # these two as `totals` gives them, of the minibatch
+    won: float = 0.,       # counts for `positive_nll` alone
 ) -> ActorLoss:
     "The clipped surrogate and what stands beside it."
     logits_nV, ids = part_logits(policy, row_batch(policy, exp, part), objective.temperature)
@@ -232,7 +233,7 @@ def actor_loss(
                             **weighted(exp, part, objective, old, behaviour, own), total=total, dual_clip=objective.dual_clip)
     spread = entropy(logits_nV)
     share = shares(exp, part, objective.mean).to(logp.device)
-    loss = surrogate.loss - objective.entropy * (share * spread).sum() / total + _beside(exp, part, objective, targets, logp, own, share, total)
+    loss = surrogate.loss - objective.entropy * (share * spread).sum() / total + _beside(exp, part, objective, targets, logp, own, share, total, won)
     return ActorLoss(loss, _facts(surrogate, spread, old, behaviour))
 
 def renormalised(logits_nV: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -249,17 +250,30 @@ def shares(exp: Experience, part: Part, mean: Mean) -> torch.Tensor:
     length_B = torch.zeros(len(exp), dtype=torch.long).index_add_(0, exp.traj_R, exp.length_R)
     return torch.ones(len(part.at)) if mean == 'token' else 1 / length_B[exp.traj_R].repeat_interleave(exp.length_R)[part.at]
 
+def winning(exp: Experience, part: Part) -> torch.Tensor:
+    "bool (n,): which of a part's tokens are of well-formed replies on the way to a success."
+    return (exp.success_B[exp.traj_R].repeat_interleave(exp.length_R) & ~exp.malformed_N)[part.at]
+
+def totals(
+    exp: Experience,
+    some: Sequence[Part],   # of a minibatch
+    mean: Mean,
+) -> tuple[float, float]:
+    "What a minibatch's own tokens count together, and what the `winning` ones do, on the devices' average: the numbers that its sums are divided by. A trajectory that lies in several minibatches counts in each as far as it is there."
+    each = [(shares(exp, o, mean), winning(exp, o)) for o in some]
+    return over_devices(float(sum(s.sum() for s, _ in each))), over_devices(float(sum(s[w].sum() for s, w in each)))
+
 def _facts(surrogate, spread, old, behaviour):
     n = len(spread)
     found = {k: getattr(surrogate, k).detach() * n for k in ('kl', 'clip_high', 'clip_low')}
     return found | dict(entropy=spread.detach().sum(), stale=((old - behaviour).abs() > 1e-2).float().sum())
 
-def _beside(exp, part, objective, targets, logp, own, share, total):
+def _beside(exp, part, objective, targets, logp, own, share, total, won):
     extra = logp.new_zeros(())
     if objective.kl: extra = extra + objective.kl * (share * kl_estimate(targets.reference_N[part.at].to(logp.device)[None] - logp)).sum() / total
     if objective.positive_nll:
-        won = (exp.success_B[exp.traj_R].repeat_interleave(exp.length_R) & ~exp.malformed_N)[part.at].to(logp.device)[None]
-        extra = extra + objective.positive_nll * positive_nll(share * logp, own & won, torch.ones(1, dtype=torch.bool, device=logp.device), total)
+        good = winning(exp, part).to(logp.device)[None]
+        extra = extra + objective.positive_nll * positive_nll(share * logp, own & good, torch.ones(1, dtype=torch.bool, device=logp.device), won)
     return extra
 
 # %% ../../nbs/70_train/22_update.ipynb #c3dec0b8
