@@ -392,6 +392,7 @@ async def test_a_real_engine_plays_many_episodes(nano):
     from uitars_nb.model.engine import Engine
     torch.manual_seed(0)
     async with Engine(nano, max_batch=4) as engine:
+        engine.complete = None   # what memory has rendered is not rendered again
         agent = PolicyAgent(engine, nano.dialect, Sampling(max_tokens=12, seed=3), SMALL, count_tokens(nano))
         trajs = await play(Rollout(Counters(), suite(TASK.name, n=4), agent, 'nano'), progress=False)
     assert [t.stop for t in trajs] == [StopReason.FORMAT_ERROR] * 4

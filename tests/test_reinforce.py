@@ -1,5 +1,5 @@
 "Reinforcement learning as a run: killed, resumed, on two processes; and what a trainer may never do."
-import asyncio, contextlib, itertools, queue
+import asyncio, contextlib, itertools, queue, shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,6 +62,14 @@ def test_a_killed_run_learns_from_the_same_batches_again(tmp_path):
     assert (times > 0).all(None) and (times.train_share < 1).all()
     assert script('reinforce_run', tmp_path).returncode == 0      # nothing is left to do
     assert read_jsonl(run/'rank-0'/'batches.jsonl') == journal
+    other = tmp_path/'other'     # another run, of the same batches, that nobody kills
+    shutil.copytree(tmp_path/'start', other/'start')
+    shutil.copytree(run/'rank-0'/'store', other/'run'/'rank-0'/'store')
+    shutil.copy(run/'rank-0'/'batches.jsonl', other/'run'/'rank-0')
+    done = script('reinforce_run', other)
+    assert done.returncode == 0, done.stderr[-3000:]
+    whole = load_file(other/'run'/'policy'/'model.safetensors')
+    assert all(torch.equal(v, whole[k]) for k, v in load_file(run/'policy'/'model.safetensors').items())
 
 
 def test_a_run_killed_after_its_last_update_still_leaves_a_policy(tmp_path):

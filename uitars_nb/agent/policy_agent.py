@@ -7,6 +7,7 @@ __all__ = ['SUMMARIES', 'Engine', 'turn_seed', 'ask', 'PolicyAgent', 'remembers'
 
 # %% ../../nbs/40_agent/06_policy_agent.ipynb #882b6325
 import math, zlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,9 +39,10 @@ async def ask(
     messages: list[dict],
     sampling: Any,
     key: str,
+    prompt=None,      # the messages, rendered already; only for an engine of this process, which has `generate`
 ) -> Completion:
     "The engine's reply. Raises `EnvironmentFailure` where the engine cannot be reached, or cannot answer this request."
-    try: return await engine.complete(messages, sampling, key=key)
+    try: return await (engine.complete(messages, sampling, key=key) if prompt is None else engine.generate(prompt, sampling, key=key))
     except TimeoutError as e: raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'the engine gave no answer: {e!r}') from e
     except OSError as e: raise EnvironmentFailure(StopReason.ENV_CRASH, f'the engine cannot be reached: {e!r}') from e
     except RequestFailed as e: raise EnvironmentFailure(StopReason.ENV_RESOURCE, f'the engine failed at this request: {e}') from e
@@ -118,11 +120,21 @@ def estimate_of(
     from uitars_nb.model.stem import token_grid
     return partial(estimate_tokens, image=lambda w, h: math.prod(token_grid(h, w)))
 
-def count_tokens(
-    policy,   # with `render(messages)`, such as a `model.policy.Policy`
-) -> Callable[[list[dict]], int]:
-    "Counts tokens as `policy` renders them."
-    return lambda messages: len(policy.render(messages).ids)
+class count_tokens:
+    "Counts tokens as a policy renders them. What was counted last is mostly what an engine is asked next, so the latest prompts are kept for it."
+    def __init__(self,
+        policy,   # with `render(messages)`, such as a `model.policy.Policy`
+    ):
+        self.policy, self.latest = policy, deque(maxlen=4)
+
+    def __call__(self, messages: list[dict]) -> int:
+        "How many tokens they are."
+        self.latest.append((messages, prompt := self.policy.render(messages)))
+        return len(prompt.ids)
+
+    def prompt(self, messages: list[dict]):
+        "The prompt of these very messages, if it is among the latest; else None."
+        return next((prompt for known, prompt in self.latest if known is messages), None)
 
 # %% ../../nbs/40_agent/06_policy_agent.ipynb #9cfac93c
 class ReAct:
@@ -150,8 +162,9 @@ class ReAct:
 
     async def complete(self, messages: list[dict], n: int, aside: str = '') -> Completion:
         "The engine's reply at turn `n`, or to something asked aside, which leaves the prefix of the episode's turns alone."
-        sampling = self.policy.sampling
-        return await ask(self.policy.engine, messages, replace(sampling, seed=turn_seed(sampling.seed, self.draws, n)), self.key + aside)
+        sampling, engine, count = self.policy.sampling, self.policy.engine, self.policy.count
+        prompt = count.prompt(messages) if hasattr(engine, 'generate') and isinstance(count, count_tokens) else None
+        return await ask(engine, messages, replace(sampling, seed=turn_seed(sampling.seed, self.draws, n)), self.key + aside, prompt)
 
     async def recall(self, steps: Sequence[Step], obs: Observation) -> Context:
         "The prompt of this turn; summaries that are missing are written first."
