@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.tiny_models import write_checkpoint
 
-from uitars_nb.agent.loop import EPISODE, Limits, run_episode
+from uitars_nb.agent.loop import EPISODE, Limits, run_episode, spent
 from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig, estimate_tokens
 from uitars_nb.agent.policy_agent import PolicyAgent, count_tokens, turn_seed
 from uitars_nb.agent.rollout import Rollout, play
@@ -276,6 +276,9 @@ async def test_each_chunk_is_summarised_once(summary):
     agent = PolicyAgent(engine, DIALECT, Sampling(max_tokens=64), MemoryConfig(images=1, steps=2, chunk=3, system=False), written=True)
     traj = await episode(agent)
     assert len(traj.steps) == 12 and engine.asked == 3
+    assert [c.text.startswith(summary) for s in traj.steps for c in s.aside] == [True] * 3
+    said = sum(len(c.ids) for s in traj.steps for c in (s.completion, *s.aside))
+    assert spent(traj.steps, traj.final, traj.task, Limits(tokens=said)) is StopReason.TOKEN_LIMIT and spent(traj.steps, traj.final, traj.task, Limits(tokens=said + 1)) is not StopReason.TOKEN_LIMIT   # summaries count
     last = words(engine.seen[-1][0])
     assert (f'1-9. {summary}' in last and 'Try 4' not in last) if summary else ('5. Try 4.' in last)
 

@@ -45,7 +45,7 @@ def completions(draw):
 @st.composite
 def trajectories(draw, id='one'):
     steps = draw(st.lists(st.builds(Step, observations(), texts, st.lists(actions, max_size=2).map(tuple), st.none() | completions(), texts,
-                                    st.floats(-1, 1)), max_size=4).map(tuple))
+                                    st.floats(-1, 1), st.lists(completions(), max_size=2).map(tuple)), max_size=4).map(tuple))
     task = draw(st.builds(TaskSpec, texts, st.integers(0, 2**31), texts, st.sampled_from(['train', 'validation', 'test']), st.integers(1, 100), details))
     stop = draw(st.sampled_from(StopReason))
     reward = None if stop.is_environment else draw(st.floats(-1, 1))

@@ -29,6 +29,7 @@ class Reply:
     actions: tuple[Action, ...] = ()
     completion: Completion | None = None  # where a model spoke
     error: str = ''                       # why its text was no well-formed call
+    aside: tuple[Completion, ...] = ()    # what else the model said in this turn, such as summaries
 
 class Agent(Protocol):
     "Acts in one episode."
@@ -44,7 +45,7 @@ class Limits:
     repeats: int = 5           # same actions on an unchanged screen in a row before LOOP
     session_ms: float = 300e3  # session time, on the session's own clock, before POLICY_TIMEOUT
     think_seconds: float = 600.  # wall time the agent may take for one turn before ENV_TIMEOUT: a reply has an end (`max_tokens`), so it is the engine, a server or somebody's code that hangs
-    tokens: int = 32_768       # sampled tokens of the replies in all before TOKEN_LIMIT
+    tokens: int = 32_768       # sampled tokens in all before TOKEN_LIMIT
     seconds: float = 120.      # wall time the environment may take for one call before ENV_TIMEOUT
 
 # %% ../../nbs/40_agent/00_loop.ipynb #d9600597
@@ -76,7 +77,7 @@ def spent(
     limits: Limits,
 ) -> StopReason | None:
     "The budget that the policy has used up, if any."
-    tokens = sum(len(s.completion.ids) for s in steps if s.completion)
+    tokens = sum(len(c.ids) for s in steps for c in (s.completion, *s.aside) if c)
     if run_length([bool(s.error and not s.actions) for s in steps]) >= limits.format_errors: return StopReason.FORMAT_ERROR
     if repeated(steps) >= limits.repeats and _alike(steps[-1].observation, obs): return StopReason.LOOP
     if obs.clock_ms > limits.session_ms: return StopReason.POLICY_TIMEOUT
@@ -195,7 +196,7 @@ class Episode:
         if reply is None: return
         with self.timed('environment'):
             actions, error, self.stop, verdict = await perform(self.session, self.task, self.spec, reply, self.limits)
-            self.steps.append(Step(self.obs, reply.thought, actions, reply.completion, error, self.gained(verdict)))
+            self.steps.append(Step(self.obs, reply.thought, actions, reply.completion, error, self.gained(verdict), reply.aside))
             self.verdict = verdict or self.verdict
             async with self.guarded(): self.obs = await self.look()
         self.stop = self.stop or spent(self.steps, self.obs, self.spec, self.limits)

@@ -145,16 +145,17 @@ class ReAct:
         key: str,              # names the episode
         draws: str = '',       # what its seeds are made of, so that the same weights under another name draw the same; the key by default
     ):
-        self.policy, self.instruction, self.key, self.draws, self.written = policy, instruction, key, draws or key, {}
+        self.policy, self.instruction, self.key, self.draws, self.written, self.aside = policy, instruction, key, draws or key, {}, []
 
     async def act(self, steps: Sequence[Step], obs: Observation) -> Reply:
         "What the model says next; text that is no well-formed call becomes the reply's error."
+        self.aside = []
         context = await self.recall(steps, obs)
         completion = await self.complete(context.messages, len(steps))
         completion = replace(completion, image_steps=context.image_steps)
         parsed = self.policy.dialect.parse(completion.text, obs.screenshot.shape[1::-1], self.policy.space)
-        if isinstance(parsed, Fault): return Reply(completion=completion, error=f'{parsed}{self.cut(completion)}')
-        return Reply(parsed.thought, parsed.actions, completion)
+        if isinstance(parsed, Fault): return Reply(completion=completion, error=f'{parsed}{self.cut(completion)}', aside=tuple(self.aside))
+        return Reply(parsed.thought, parsed.actions, completion, aside=tuple(self.aside))
 
     def cut(self, completion: Completion) -> str:
         "What is said of a reply that was longer than it may be; nothing of others."
@@ -179,4 +180,5 @@ class ReAct:
         "What the model writes of a chunk of steps; an empty answer leaves the lines as they are."
         size = self.policy.config.chunk
         lines = [o for o in self.policy.memory.lines(turns, (c + 1) * size) if o[0] > c * size]
-        return strip_ends((await self.complete(summary_request(self.instruction, lines), len(turns), '/summary')).text).strip()
+        self.aside.append(said := await self.complete(summary_request(self.instruction, lines), len(turns), '/summary'))
+        return strip_ends(said.text).strip()

@@ -48,7 +48,7 @@ STEP = pa.schema(dict(        # columns of one screen and what was done there
     step=pa.int32(), screen=pa.struct(dict(bytes=pa.binary(), path=pa.string())), url=pa.string(), title=pa.string(), tabs=pa.string(),
     clock_ms=pa.float64(), events=pa.string(), text=pa.string(), thought=pa.string(), actions=pa.string(), error=pa.string(), step_reward=pa.float64(),
     reply=pa.string(), finish=pa.string(), prompt_ids=_ints, ids=_ints, logps=_floats, versions=_ints, image_steps=_ints, seconds=pa.string(),
-    odd_text=pa.string()))
+    odd_text=pa.string(), aside=pa.string()))
 
 SCHEMA = pa.unify_schemas([TRAJECTORY, STEP]).with_metadata(dict(huggingface=json.dumps(dict(info=dict(features=dict(screen=dict(_type='Image')))))))
 
@@ -63,7 +63,7 @@ def _look(obs):
                 events=_json(obs.events), text=obs.text)
 
 def _turn(step):
-    return dict(thought=step.thought, actions=_json(step.actions), error=step.error, step_reward=step.reward, **_reply(step.completion))
+    return dict(thought=step.thought, actions=_json(step.actions), error=step.error, step_reward=step.reward, aside=_json(step.aside) if step.aside else None, **_reply(step.completion))
 
 def _reply(c):
     if c is None: return {}
@@ -112,7 +112,7 @@ def _completion(row):
     return Completion(row['reply'], image_steps=tuple(row['image_steps']), finish=row['finish'], seconds=seconds, **{k: row[k] for k in TOKENS})
 
 def _step(row, screens):
-    return Step(_observation(row, screens), row['thought'], _list(row['actions'], Action), _completion(row), row['error'], row['step_reward'])
+    return Step(_observation(row, screens), row['thought'], _list(row['actions'], Action), _completion(row), row['error'], row['step_reward'], _list(row.get('aside') or '[]', Completion))
 
 def from_rows(
     rows: list[dict],  # all rows of one trajectory, in order

@@ -161,6 +161,7 @@ class Step:
     completion: Completion | None = None   # None where no model spoke (oracle, annotator)
     error: str = ''                        # why the reply or an action was refused, as the policy is told
     reward: float = 0.                     # intermediate signal of the task
+    aside: tuple[Completion, ...] = ()     # what the model said aside in this turn, such as summaries: kept and counted, not trained on
 
 @dataclass(frozen=True)
 class TaskSpec:
