@@ -130,6 +130,26 @@ def test_what_a_script_said_when_its_code_failed_is_no_lesson():
 def tars(tmp_path_factory): return write_checkpoint(tmp_path_factory.mktemp('tars')/'model', 'UI-TARS-1.5-7B')
 
 
+def test_a_reply_in_the_units_of_another_dialect_is_written_anew(tars, tmp_path):
+    "UI-TARS-7B and UI-TARS-1.5 share their vocabulary, not their coordinates: (800, 400) of a thousand is another place in pixels."
+    other, policy = (Policy.from_pretrained(o) for o in (write_checkpoint(tmp_path/'other', 'UI-TARS-7B'), tars))
+    size, click = (1344, 756), Action('click', dict(point=(800, 400)))
+    ids = other.encode(other.dialect.write('There.', [click], size)).astype(np.int32)
+    said = Completion(other.decode(ids), np.int32([1]), ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32))
+    step = Step(Observation(np.full((756, 1344, 3), 200, np.uint8)), 'There.', (click,), said)
+    assert speaks(policy, said) and say(step, other) is step
+    taught = say(step, policy)
+    (x, y), = (policy.dialect.parse(taught.completion.text, size).actions[0].args.values())
+    assert abs(x - 800) <= 1 and abs(y - 400) <= 1
+
+
+def test_a_thought_is_remembered_as_it_was_said():
+    "Points that it names lie on the small policy's grid in both, or older steps would read differently in lessons and in play."
+    policy, (step, *_) = small_policy(), episode(1).steps
+    said = say(replace(step, thought='It is at <point>333 17</point>.'), policy)
+    assert said.thought == policy.dialect.parse(said.completion.text, (64, 48)).thought == 'It is at <point>335 15</point>.'
+
+
 def served_step(policy, folder, resized):
     "A step that a model took behind a server with the published processor."
     screen, published = np.full((210, 160, 3), 200, np.uint8), load_processor(folder)

@@ -212,6 +212,43 @@ def test_a_step_that_fails_costs_the_longest_alone(never_ends, monkeypatch):
 
 
 @torch.inference_mode()
+def test_a_prefix_for_which_there_is_no_memory_is_not_kept_and_costs_no_reply(never_ends, monkeypatch):
+    policy, sights = never_ends, Sights(never_ends.processor)
+    batch = Batch(policy, sights)
+    jobs = [admit(policy.model, sights, policy.render(chat('go', screen(n))), Sampling(max_tokens=2 + n), f'k{n}') for n in range(3)]
+    def scarce(*args): raise torch.OutOfMemoryError('no room')
+    monkeypatch.setattr(batch.prefixes, 'keep', scarce)
+    batch.join(jobs)
+    while batch.jobs: batch.step()
+    for o in jobs: check(policy, o.prompt, o.future.result(0))
+
+
+@torch.inference_mode()
+def test_whoever_is_lost_in_a_change_of_weights_is_told(never_ends, monkeypatch):
+    "The first group ends in it and something breaks: those of the later groups are in no list."
+    policy, sights = never_ends, Sights(never_ends.processor)
+    batch = Batch(policy, sights, pass_tokens=1)
+    jobs = [admit(policy.model, sights, policy.render(chat('go', screen(n))), Sampling(max_tokens=2 + n), f'k{n}') for n in range(3)]
+    batch.join(jobs)
+    begin = batch._begin
+    def breaks(group):
+        begin(group)
+        raise ZeroDivisionError
+    monkeypatch.setattr(batch, '_begin', breaks)
+    with pytest.raises(ZeroDivisionError): batch.load(dict(policy.model.state_dict()), 1)
+    assert jobs[0].future.done() and [type(o.future.exception(0)) for o in jobs[1:]] == [ZeroDivisionError] * 2
+
+
+def test_images_that_were_encoded_together_are_forgotten_one_by_one(never_ends):
+    "What one survivor holds is its own features, not those of all."
+    sights = Sights(never_ends.processor)
+    with torch.inference_mode(): sights.encode(never_ends.model, seen := [sights.look(screen(n)) for n in range(4)])
+    for o in seen:
+        flat = [t for v in o.features.values() for t in (v if isinstance(v, list) else [v]) if torch.is_tensor(t)]
+        assert flat and all(t.untyped_storage().nbytes() == t.nbytes for t in flat)
+
+
+@torch.inference_mode()
 def test_a_beginning_that_cannot_be_found_fails_its_request(never_ends, monkeypatch):
     policy, sights = never_ends, Sights(never_ends.processor)
     batch = Batch(policy, sights)

@@ -6,6 +6,7 @@ import torch
 from peft import LoraConfig
 from tests.tiny_models import write_checkpoint
 
+from uitars_nb.model.checkpoints import merge
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.tokenizer import make_tokenizer
@@ -68,7 +69,20 @@ def test_a_tensor_that_one_lacks_is_an_error_before_anything_changes():
     assert torch.equal(one.weight, before)
 
 
+def test_modules_that_an_adapter_trained_whole_take_their_places(three, tmp_path):
+    base = three('Qwen3-VL')[0]
+    policy = Policy.from_pretrained(base, dtype='float32', adapter=LoraConfig(r=2, target_modules=['q_proj'], modules_to_save=['k_norm']))
+    trained = [k for k, p in policy.model.named_parameters() if 'modules_to_save' in k]
+    with torch.no_grad():
+        for k in trained: policy.model.get_parameter(k).fill_(7.)
+    policy.save(tmp_path/'adapter')
+    made = merge(Policy.from_pretrained(tmp_path/'adapter', dtype='float32').model)
+    names = {k.replace('.modules_to_save.default', '') for k in trained}
+    assert names and all((made.state_dict()[k] == 7).all() for k in names) and made.state_dict().keys() == state(base).keys()
+
+
 def test_an_adapter_counts_with_its_base(three, tmp_path):
+    torch.manual_seed(0)   # of the adapter: what rounding makes of the sum depends on its size
     base = three('Qwen3-VL')[0]
     policy = Policy.from_pretrained(base, dtype='float32', adapter=LoraConfig(r=2, target_modules=['q_proj'], init_lora_weights=False))
     policy.save(tmp_path/'adapter')

@@ -22,6 +22,7 @@ from uitars_nb.core.types import Action
 from uitars_nb.model import checkpoints, precision
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.nano import new_policy
+from uitars_nb.model.pointing import looks
 from uitars_nb.model.policy import Policy, fitting_devices, token_logps
 from uitars_nb.model.rendering import Example, Prompt
 from uitars_nb.model.tokenizer import make_tokenizer
@@ -434,6 +435,33 @@ def test_an_adapter_that_drops_out_in_training_plays_without(home, tmp_path):
     Policy.from_pretrained(home/'Qwen2.5-VL', adapter=lora(lora_dropout=.5)).save(tmp_path/'adapter')
     policy = Policy.to_learn(tmp_path/'adapter')
     assert not any(o.training for o in policy.model.modules()) and any(o.p == .5 for o in policy.model.modules() if isinstance(o, torch.nn.Dropout))
+
+
+def test_an_adapter_is_loaded_from_anywhere_upon_the_weights_that_it_was_made_for(home, tmp_path, monkeypatch):
+    shutil.copytree(home/'Qwen2.5-VL', tmp_path/'base')
+    monkeypatch.chdir(tmp_path)
+    Policy.from_pretrained('base', adapter=lora()).save('adapter')
+    (tmp_path/'elsewhere').mkdir()
+    monkeypatch.chdir(tmp_path/'elsewhere')
+    Policy.from_pretrained('../adapter')
+    file = next((tmp_path/'base').glob('*.safetensors'))
+    save_file({k: v + 1 for k, v in load_file(file).items()}, file, metadata=dict(format='pt'))
+    with pytest.raises(ValueError, match='made upon other weights than those in'): Policy.from_pretrained('../adapter')
+
+
+def test_pointing_heads_look_through_an_adapter():
+    made = new_policy(make_tokenizer(['Click "Ok".'] * 4), hidden=64, layers=2)
+    policy = Policy(*made, 'ui-tars-2')
+    attention = next(o.self_attn for o in policy.model.model.layers if hasattr(o, 'self_attn'))
+    x, at = torch.randn(1, 5, 64), torch.tensor([[0, 4]])
+    cos, sin = torch.ones(1, 5, attention.head_dim), torch.zeros(1, 5, attention.head_dim)
+    look = lambda: looks(attention, x, cos, sin, 0, at, torch.arange(4)[None])
+    plain = look()
+    policy.model.add_adapter(lora(target_modules=['q_proj', 'k_proj']))
+    moved = look()
+    assert not torch.allclose(moved, plain, atol=1e-3)
+    moved.sum().backward()
+    assert all(p.grad.abs().sum() > 0 for k, p in attention.named_parameters() if 'lora_B' in k and ('q_proj' in k or 'k_proj' in k))
 
 
 def test_an_adapter_that_does_not_fit_says_so(home, tmp_path):

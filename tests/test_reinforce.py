@@ -111,6 +111,10 @@ def test_value_pretraining_that_was_killed_learns_from_what_was_played(tmp_path)
     assert [*again.index] == [1, 2, 3, 4] and again.value_loss[:2].tolist() == pytest.approx(told.value_loss.tolist(), rel=1e-4) and (run/'critic').exists()
 
 
+def test_scaled_gradients_are_refused():
+    with pytest.raises(ValueError, match='bf16-mixed'): Hardware(precision='16-mixed')
+
+
 BROKEN = '''
 from uitars_nb.core.types import StopReason
 from uitars_nb.sandbox.base import EnvironmentFailure

@@ -4,6 +4,7 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,9 +20,12 @@ from uitars_nb.flywheel.records import IGNORE, Record, Records
 from uitars_nb.flywheel.streams import Collate, Stream
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
+from uitars_nb.model.value import Critic
 from uitars_nb.tasks.base import seeds
 from uitars_nb.train import optim, sft
 from uitars_nb.train.callbacks import Progress
+from uitars_nb.train.devices import in_precision
+from uitars_nb.train.feed import Feed
 from uitars_nb.train.losses import own_loss, read_loss, target_loss
 from uitars_nb.train.optim import MuonAdamW, groups, orthogonal
 from uitars_nb.train.ppo import PPO, PPOConfig
@@ -133,6 +137,25 @@ def test_muon_and_adamw_are_pytorchs(monkeypatch):
             loss(n).backward()
             for o in steps: o.step()
     for (k, a), b in zip(ours.named_parameters(), theirs.parameters()): torch.testing.assert_close(a, b, atol=2e-4 if a.ndim > 1 else 1e-5, rtol=0, msg=k)
+
+
+def test_an_overflow_under_a_gradient_scaler_skips_the_whole_step():
+    "Muon's matrices as well; and what is clipped is the gradient itself."
+    net = nn.ModuleDict(dict(embed=nn.Embedding(30, 16), inner=nn.Linear(16, 24), lm_head=nn.Linear(24, 30)))
+    opt, scaler = MuonAdamW(groups(net.named_parameters(), .01)), torch.amp.GradScaler('cpu', init_scale=65536)
+    loss = lambda: net['lm_head'](net['inner'](net['embed'](torch.arange(30))).tanh()).square().mean()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    for broken in (True, False):
+        opt.zero_grad()
+        scaler.scale(loss()).backward()
+        if broken: net['embed'].weight.grad[0, 0] = torch.inf
+        scaler.unscale_(opt)
+        if not broken: assert torch.nn.utils.get_total_norm(p.grad for p in net.parameters()) < 10
+        scaler.step(opt)
+        scaler.update()
+        moved = [not torch.equal(v, before[k]) for k, v in net.state_dict().items()]
+        assert not any(moved) if broken else all(moved)
+    assert all(torch.isfinite(v).all() for v in net.state_dict().values())
 
 
 def test_every_parameter_is_in_one_group():
@@ -251,6 +274,41 @@ def test_compiled_layers_learn_the_same_and_are_left_as_they_were(tmp_path):
     assert all(o._compiled_call_impl is None for o in policies[True].model.modules())
     plain, compiled = (o.model.state_dict() for o in policies.values())
     for k in plain: torch.testing.assert_close(plain[k], compiled[k], atol=2e-3, rtol=0)
+
+
+def test_half_parameters_leave_what_is_computed_on_the_way_alone():
+    "Positions and rewards; and a critic reads its states in full precision."
+    plugin = in_precision('bf16-true')['plugins'][0]
+    with plugin.forward_context(): assert torch.linspace(0, 1, 3).dtype == torch.float32
+    policy = sft_run.small_policy(0.)
+    critic = plugin.convert_module(Critic.from_policy(policy))
+    values = critic.values(policy.collate([sft_run.grey(policy, i, i).example for i in range(2)]))
+    assert values.dtype == torch.float32 and critic.head.weight.dtype == torch.bfloat16
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
+    io, path = in_precision('32-true')['plugins'][-1], tmp_path/'last.ckpt'
+    io.save_checkpoint(dict(step=1), path)
+    def dies(x, f):
+        f.write(b'half of it')
+        raise KeyboardInterrupt
+    monkeypatch.setattr(torch, 'save', dies)
+    with pytest.raises(KeyboardInterrupt): io.save_checkpoint(dict(step=2), path)
+    assert torch.load(path) == dict(step=1)
+
+
+def test_every_device_has_something_to_validate():
+    policy = sft_run.small_policy()
+    data, held = sft_run.sources(policy)   # twelve of them
+    feed = Feed(Stream(data, dict(pages=1, play=1), 32, 0), policy.processor, validation=held)
+    for world in (1, 4, 12):
+        seen = []
+        for rank in range(world):
+            feed.trainer = SimpleNamespace(world_size=world, global_rank=rank, strategy=SimpleNamespace(root_device=torch.device('cpu')))
+            seen.append(sum(len(o['input_ids']) for o in feed.val_dataloader()))
+        assert min(seen) > 0 and sum(seen) == 12
+    feed.trainer.world_size = 13
+    with pytest.raises(ValueError, match='12 validation records are too few for 13 devices'): feed.val_dataloader()
 
 
 def test_in_half_precision_positions_stay_whole(tmp_path):

@@ -136,9 +136,10 @@ async def _obey(conn, engine, allowance, course):
         try: loop.call_soon_threadsafe(inbox.put_nowait, None)
         except RuntimeError: pass
     threading.Thread(target=listen, daemon=True).start()
-    while (order := await inbox.get()) is not None:
-        path, version, back, told = order
-        if told: course.tell(*told)
-        if path: await engine.load_file(path, version)
-        allowance.give_back(back)
-        allowance.advance(version)
+    while None not in (orders := [await inbox.get(), *(inbox.get_nowait() for _ in range(inbox.qsize()))]):
+        for *_, told in orders:
+            if told: course.tell(*told)
+        new = [(path, version) for path, version, *_ in orders if path]
+        if new: await engine.load_file(*new[-1])   # of several the last one: the trainer may have written over the others
+        allowance.give_back(sum(back for _, _, back, _ in orders))
+        allowance.advance(max(version for _, version, *_ in orders))

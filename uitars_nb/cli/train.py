@@ -77,7 +77,7 @@ def adapter_of(
     folder = out / 'adapter'
     if not folder.exists(): adapted(start, rank, seed).save(folder)
     known = read_json(folder / 'adapter_config.json')
-    for name, was, now in (('rank', known['r'], rank), ('checkpoint', known['base_model_name_or_path'], str(locate(start)))):
+    for name, was, now in (('rank', known['r'], rank), ('checkpoint', known['base_model_name_or_path'], str(here.absolute() if (here := Path(locate(start))).is_dir() else here))):
         if was != now: raise ValueError(f'{out} was begun with an adapter of {name} {was}, not {now}: go on with that, or choose another directory')
     return folder
 
@@ -116,8 +116,10 @@ def corpora(
     known, out = vocabulary(policy.processor), {}
     parts = dict(pages=page_source(pages, policy, questions, split) if pages else {}, demos={f'demos{i or ""}': demo_source(o, policy, failures, split, reply) for i, o in enumerate(demos)},
                  arithmetic=arithmetic_source(arithmetic, policy, split) if arithmetic else {}, outcomes={f'outcomes{i or ""}': outcome_source(o, policy, split) for i, o in enumerate(outcomes)}, deeds={f'deeds{i or ""}': deed_source(o, policy, split) for i, o in enumerate(deeds)})
+    tongue = dict(dialect=policy.dialect.name, model_type=policy.model.config.model_type)   # beside the vocabulary, which models of several dialects share
     for name, some in parts.items():
         if not some: continue
+        some = {k: (make, about | tongue) for k, (make, about) in some.items()}
         folder = path / (f'corpus-{name}' if split == 'train' else f'corpus-{name}-{split}')
         keep_corpus(folder, some, final=split == 'train' and (path / 'config.json').exists(), vocabulary=known, split=split)
         if not any(folder.glob('*.safetensors')): _told_empty(name, demos if name == 'demos' else deeds, failures)

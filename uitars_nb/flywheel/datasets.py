@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..agent.memory import REPLY, Memory
-from ..core.actions import ACTION_SPACE
+from ..core.actions import ACTION_SPACE, Fault
 from ..core.coordinates import to_pixel
 from ..core.store import Store
 from ..core.types import Action, Completion, Step, TaskSpec, Trajectory
@@ -65,12 +65,18 @@ def say(
     policy: Policy,
 ) -> Step:
     "The step as the policy would have said it, points where it can name them; what was no action, in the words that it had."
-    if speaks(policy, step.completion): return step
+    if speaks(policy, step.completion) and _means(policy, step): return step
     if not step.actions: return replace(step, completion=_spelled(strip_ends(step.completion.text), policy)) if step.completion is not None else step
     actions, thought = (tuple(map(snapped, step.actions)), snapped_thought(step.thought)) if names_points(policy) else (step.actions, step.thought)
     size, dialect = step.observation.screenshot.shape[1::-1], policy.dialect
     said = _spelled(dialect.write(dialect.points(thought, size), actions, size), policy)
-    return replace(step, thought=dialect.points(step.thought, size), actions=actions, completion=said)
+    return replace(step, thought=dialect.points(thought, size), actions=actions, completion=said)
+
+def _means(policy, step):
+    "Whether the policy, too, would have done this with those words: models of one vocabulary may count points in other units."
+    said = policy.dialect.parse(step.completion.text, step.observation.screenshot.shape[1::-1])
+    if isinstance(said, Fault): return any(o.name not in ACTION_SPACE for o in step.actions) or not step.actions   # a session may offer more than is known here
+    return said.actions[:len(step.actions)] == step.actions
 
 def _spelled(text, policy):
     ids = np.append(policy.encode(text), policy.processor.tokenizer.eos_token_id).astype(np.int32)

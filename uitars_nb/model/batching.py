@@ -19,7 +19,7 @@ from ..core.types import Completion
 from .cache import Shelf, SlotCache
 from .checkpoints import adapts
 from .images import Sights
-from .passes import Job, Passes
+from .passes import Job, Passes, scarce
 from .sampling import draw
 
 # %% ../../nbs/30_model/39_batching.ipynb #ae049a42
@@ -227,11 +227,16 @@ class Batch:
     def leave(self, job: Job, keep: bool = True):
         "Take a job out of the batch; its prefix waits for the trajectory's next turn."
         row, cache = self.jobs.index(job), self.passes.cache
-        if job.key and keep: self.prefixes.keep(job, row, cache)
+        if job.key and keep: self._shelve(job, row)
         last = self.jobs.pop()
         if last is job: return
         cache.move(len(self.jobs), row, last.filled)
         self.jobs[row] = last
+
+    def _shelve(self, job, row):
+        try: self.prefixes.keep(job, row, self.passes.cache)
+        except Exception as e:
+            if not scarce(e): raise   # a turn that is computed again costs time, and no reply
 
     def drop(self):
         "Take out the jobs whose callers have left."
@@ -243,4 +248,8 @@ class Batch:
         self.version, jobs, self.jobs = version, self.jobs, []
         self.prefixes.clear()
         self.sights.forget()
-        self.join(jobs)
+        try: self.join(jobs)
+        except Exception as e:
+            for o in jobs:
+                if o not in self.jobs: o.fail(e)   # nobody else knows of them
+            raise

@@ -200,9 +200,13 @@ def learned_names(
 def merge(
     model: nn.Module,
 ) -> nn.Module:
-    "`model` with its adapters added to the weights and removed, in place."
+    "`model` with its adapters added to the weights and removed, in place; modules that were trained whole take the place of the first ones. Raises `ValueError` for what cannot be taken over so."
     if not adapts(model): return model
     from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+    wrapped = [o for o in model.named_modules() if isinstance(o[1], AuxiliaryTrainingWrapper)]
+    if odd := [f'{name} ({type(o).__name__})' for name, o in wrapped if not isinstance(o, ModulesToSaveWrapper)]: raise ValueError(f'an adapter that trains parts of {odd[0]} cannot be merged here')
+    for name, layer in wrapped: model.set_submodule(name, layer.modules_to_save[layer.active_adapter])
     for name, layer in [o for o in model.named_modules() if isinstance(o[1], BaseTunerLayer)]:
         layer.merge()
         model.set_submodule(name, layer.get_base_layer())

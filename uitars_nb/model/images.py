@@ -126,7 +126,7 @@ def split(
     i: int,
 ) -> dict:
     "The features of the `i`-th of them."
-    own = lambda x: [own(o) for o in x] if isinstance(x[0], (list, tuple)) else x[i]
+    own = lambda x: [own(o) for o in x] if isinstance(x[0], (list, tuple)) else x[i].clone() if len(x) > 1 else x[i]   # a view would keep the features of all of them alive
     return {k: own(out[k]) for k in FEATURES if out.get(k) is not None}
 
 def join(

@@ -100,13 +100,17 @@ def looks(
     (b, t), part = point_at.unbind(1), slice(head * attention.head_dim, (head + 1) * attention.head_dim)
     rows, at = torch.arange(len(sight), device=sight.device)[:, None], sight.clamp(min=0)
     cos, sin = (o.expand(len(sight), -1, -1) for o in (cos, sin))
-    query = attention.q_norm(F.linear(hidden_BTD[b, t], attention.q_proj.weight[part]))
-    key = attention.k_norm(F.linear(hidden_BTD[rows, at], attention.k_proj.weight[part]))
+    query = attention.q_norm(_part_of(attention.q_proj, hidden_BTD[b, t], part))
+    key = attention.k_norm(_part_of(attention.k_proj, hidden_BTD[rows, at], part))
     query, key = turned(query, cos[b, t], sin[b, t]), turned(key, cos[rows, at], sin[rows, at])
     logits = torch.einsum('nd,nkd->nk', query, key[b]).float() * attention.scaling
     return logits.masked_fill((sight < 0)[b], -torch.inf)
 
 # %% ../../nbs/30_model/08_pointing.ipynb #7d1d36b5
+def _part_of(projection, x, part):
+    "The outputs `part` of a projection without a bias; one with an adapter computes them all."
+    return F.linear(x, projection.weight[part]) if type(projection) is nn.Linear else projection(x)[..., part]
+
 def pointing_loss(
     looks_nPK: torch.Tensor,   # of P heads
     token: torch.Tensor,       # int64 (n,): the image token looked for

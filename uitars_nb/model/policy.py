@@ -140,14 +140,16 @@ class Policy:
         attn_implementation: str | None = None,   # 'sdpa' | 'flash_attention_2' | 'eager'; else transformers' choice
         adapter: Any = None,                      # folder or hub name of a PEFT adapter, or a `PeftConfig` for a new one
     ) -> 'Policy':
-        "The policy of a checkpoint. Raises `FileNotFoundError` without one, `ValueError` where tensors are missing, surplus or of another shape."
+        "The policy of a checkpoint. Raises `FileNotFoundError` without one, `ValueError` where tensors are missing, surplus or of another shape, and for an adapter whose base has other weights by now."
         name = locate(name)
         base, own = base_of(name)
+        base = str(Path(base).absolute()) if Path(base).is_dir() else base   # an adapter's file names it, and is read from anywhere
+        facts = read_json(path, {}) if (path := beside(name, FACTS)) else {}
+        if own and facts.get('base', now := fingerprint(base)) != now: raise ValueError(f'the adapter in {own} was made upon other weights than those in {base} (fingerprint {facts["base"]}, now {now})')
         model = load_model(base, dtype=dtype, device_map=device_map, attn_implementation=attn_implementation)
         for o in (own, adapter):
             if o is not None: adapt(model, o)
         model.eval()   # an adapter comes as for training, in which it may drop out
-        facts = read_json(path, {}) if (path := beside(name, FACTS)) else {}
         return cls(model, load_processor(base), dialect_of(model.config.model_type, facts, dialect), facts.get('name') or Path(name).name, fingerprint(name))
 
     @classmethod
@@ -188,7 +190,8 @@ class Policy:
         with writing(folder) as part:
             self.model.save_pretrained(part, max_shard_size=max_shard_size, state_dict=state)
             if not adapts(self.model): save_processor(self.processor, part)
-            write_json(part/FACTS, dict(dialect=self.dialect.name, name=self.name))
+            upon = dict(base=fingerprint(self.model.name_or_path)) if adapts(self.model) else {}
+            write_json(part/FACTS, dict(dialect=self.dialect.name, name=self.name) | upon)
 
     def encode(self, text: str) -> np.ndarray:
         "int32 ids of plain text: names of special tokens in it are letters."

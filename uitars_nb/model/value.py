@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -70,7 +71,7 @@ class Critic(nn.Module):
         hidden: torch.Tensor,   # (N, D), states of the own tokens
     ) -> torch.Tensor:
         "fp32 (N,): their values, whatever the network computes in."
-        with torch.autocast(hidden.device.type, enabled=False): return self.head(hidden.float())[:, 0]
+        with torch.autocast(hidden.device.type, enabled=False): return F.linear(hidden.float(), *(o.float() for o in (self.head.weight, self.head.bias)))[:, 0]
 
     def states(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         "(N, D): the states of the own tokens, row by row; no gradient reaches a shared model."

@@ -50,7 +50,9 @@ class Feed(L.LightningDataModule):
     def val_dataloader(self) -> DataLoader | list:
         "This device's share of the validation records; all of them where every device has to take part in every forward pass."
         if self.validation is None: return []
-        once, together = Once(self.validation, self.collate, self.stream.batch), isinstance(self.trainer.strategy, ModelParallelStrategy)
+        n, devices = len(self.validation), self.trainer.world_size
+        if n < devices: raise ValueError(f'{n} validation records are too few for {devices} devices: each needs one; give more, or no validation')
+        once, together = Once(self.validation, self.collate, min(self.stream.batch, n // devices)), isinstance(self.trainer.strategy, ModelParallelStrategy)
         return self._loader(once, range(len(once)) if together else range(self.trainer.global_rank, len(once), self.trainer.world_size))
 
     def _loader(self, batches, numbers): return loader(batches, numbers, self.workers, pin=self.trainer.strategy.root_device.type == 'cuda')

@@ -87,6 +87,7 @@ class MuonAdamW(torch.optim.AdamW):
         betas: tuple[float, float] = (.9, .95),
     ):
         super().__init__(groups, betas=betas, fused=True)
+        self._step_supports_amp_scaling = False   # a gradient scaler is to undo its scale and to skip steps itself: Muon's part of one knows nothing of it
         self.momentum = momentum
 
     def step(self, closure=None):

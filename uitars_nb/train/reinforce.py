@@ -118,12 +118,15 @@ class AfterUpdate(L.Callback):
 @dataclass(frozen=True)
 class Hardware:
     "Where a run's update takes place."
-    precision: str = '32-true'    # what Lightning calls it, such as 'bf16-mixed'
+    precision: str = '32-true'    # what Lightning calls it, such as 'bf16-mixed'; not '16-mixed', whose scaled gradients an update would clip
     accelerator: str = 'auto'
     devices: int = 1
     nodes: int = 1
     strategy: str = 'auto'        # 'auto' | 'ddp' | 'fsdp'
     keep_every: int = 5           # updates between checkpoints
+
+    def __post_init__(self):
+        if self.precision == '16-mixed': raise ValueError("an update clips gradients itself, and '16-mixed' scales them: use 'bf16-mixed', or '32-true'")
 
     @property
     def plays(self) -> str:
