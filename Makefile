@@ -31,7 +31,7 @@ bench: setup  ## Measure what sandbox, tools, engine and trainers take, against 
 
 experiments: setup  ## The ablations of reinforcement learning at full size, half a day of two cores; what is done is not done again (EXPERIMENTS="ppo_grpo dynamics")
 	@for o in corridor chains; do [ -d runs/$$o/sft/policy ] || $(BIN)/uitars-nb run --config nbs/experiments/params/$$o.yaml || exit 1; done
-	@for o in $(EXPERIMENTS); do mkdir -p reports/$$o; $(BIN)/papermill nbs/experiments/$${o%_chains}.ipynb reports/$$o/$$o.ipynb -f nbs/experiments/params/$$o.yaml --cwd . || exit 1; done
+	@for o in $(EXPERIMENTS); do mkdir -p reports/$$o; $(BIN)/papermill nbs/experiments/$$(echo $$o | sed 's/_chains$$//; s/_controls$$//').ipynb reports/$$o/$$o.ipynb -f nbs/experiments/params/$$o.yaml --cwd . || exit 1; done
 
 readme: setup  ## Run nbs/index.ipynb and make README.md from it
 	@$(BIN)/python .ci/readme.py

@@ -1,5 +1,5 @@
 "Reinforcement learning as a run: killed, resumed, on two processes; and what a trainer may never do."
-import asyncio, contextlib, itertools, queue, shutil
+import asyncio, contextlib, itertools, multiprocessing, queue, shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,21 +10,24 @@ from safetensors.torch import load_file
 
 from tests import reinforce_run
 from tests.scripts import script
+from tests.waiting import until
 from uitars_nb.agent.actor import Actor, ActorFailed
 from uitars_nb.agent.curriculum import Curriculum
-from uitars_nb.agent.loop import EPISODE, Reply
-from uitars_nb.agent.playing import ActorConfig, allowance_of
+from uitars_nb.agent.loop import EPISODE, Limits, Reply
+from uitars_nb.agent.playing import ActorConfig, _obey, allowance_of
 from uitars_nb.agent.streaming import Allowance, Failing, StreamingRollout, Watch
 from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.core.runs import read_jsonl
 from uitars_nb.core.store import Store
 from uitars_nb.model.policy import Policy
 from uitars_nb.sandbox.base import EnvironmentFailure
+from uitars_nb.rl.shaping import Shaping
 from uitars_nb.tasks.base import TASKS, Verdict
 from uitars_nb.train.collector import Collector
 from uitars_nb.train.ppo import PPOConfig
-from uitars_nb.train.reinforce import Hardware, RolloutFeed, last_update, reinforce
+from uitars_nb.train.reinforce import Hardware, RolloutFeed, last_update, pretrain_value, reinforce
 from uitars_nb.train.sft import read_metrics
+from uitars_nb.train.value import ValueConfig
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -62,11 +65,16 @@ def test_a_killed_run_learns_from_the_same_batches_again(tmp_path):
     assert (times > 0).all(None) and (times.train_share < 1).all()
     assert script('reinforce_run', tmp_path).returncode == 0      # nothing is left to do
     assert read_jsonl(run/'rank-0'/'batches.jsonl') == journal
-    other = tmp_path/'other'     # another run, of the same batches, that nobody kills
+
+
+def test_a_killed_run_ends_in_the_bits_of_one_that_was_not(tmp_path):
+    assert script('reinforce_run', tmp_path, '--updates', 4, '--die', 3).returncode == -9
+    assert script('reinforce_run', tmp_path, '--updates', 4).returncode == 0
+    run, other = tmp_path/'run', tmp_path/'other'     # another run, of the same batches, that nobody kills
     shutil.copytree(tmp_path/'start', other/'start')
     shutil.copytree(run/'rank-0'/'store', other/'run'/'rank-0'/'store')
     shutil.copy(run/'rank-0'/'batches.jsonl', other/'run'/'rank-0')
-    done = script('reinforce_run', other)
+    done = script('reinforce_run', other, '--updates', 4)
     assert done.returncode == 0, done.stderr[-3000:]
     whole = load_file(other/'run'/'policy'/'model.safetensors')
     assert all(torch.equal(v, whole[k]) for k, v in load_file(run/'policy'/'model.safetensors').items())
@@ -109,6 +117,48 @@ def test_value_pretraining_that_was_killed_learns_from_what_was_played(tmp_path)
     assert accounted(run, 4)[:len(before)] == before
     again = read_metrics(run)
     assert [*again.index] == [1, 2, 3, 4] and again.value_loss[:2].tolist() == pytest.approx(told.value_loss.tolist(), rel=1e-4) and (run/'critic').exists()
+
+
+@pytest.mark.parametrize('start', [reinforce, pretrain_value])
+def test_a_slope_behind_the_wall_is_refused_before_anything_is_played(start, tmp_path):
+    config = PPOConfig if start is reinforce else ValueConfig
+    with pytest.raises(ValueError, match='episodes end after 100 tokens.*full at 32768'): start('nowhere', tmp_path, ActorConfig('', ('miniwob/click-test',), limits=Limits(tokens=100)), config())
+    assert Shaping().max_tokens == Limits().tokens and not [*tmp_path.iterdir()]
+
+
+def test_what_the_environment_broke_for_good_is_told_by_task(tmp_path):
+    "Two attempts at a sample, and none came to its end."
+    def attempts():
+        for k in itertools.count():
+            spec = TaskSpec(('miniwob/click-test', 'miniwob/click-link')[k % 2], k)
+            for n in range(2 if k % 2 else 1): yield Trajectory(f'run/{k:06}-0.{n}', spec, said_once, StopReason.ENV_CRASH if k % 2 else StopReason.FINISHED, None if k % 2 else 1., not k % 2)
+    said_once = (Step(Observation(np.zeros((8, 8, 3), np.uint8)), completion=Completion('', np.int32([1]), np.int32([2]), np.zeros(1, np.float32), np.zeros(1, np.int32), (0,))),)
+    batches = iter(Collector(attempts(), tmp_path, 3, retries=1))
+    first, second = next(batches), next(batches)
+    assert (first.lost, second.lost) == ({'miniwob/click-link': 2}, {'miniwob/click-link': 3}) and first.failures == {'env_crash': 4}
+    again = next(iter(Collector(attempts(), tmp_path, 3, retries=1)))
+    assert again.again and again.lost == first.lost
+
+
+async def test_an_actor_that_is_behind_loads_the_newest_weights_alone():
+    "The trainer writes into two files in turns, so older orders may name what has been written over; what was told in between still counts."
+    ours, theirs = multiprocessing.Pipe()
+    loaded, told, allowance, busy = [], [], Allowance(4, 1), asyncio.Event()
+    class Slow:
+        async def load_file(self, path, version):
+            loaded.append((path, version))
+            await busy.wait()
+    course = SimpleNamespace(tell=lambda *o: told.append(o))
+    life = asyncio.create_task(_obey(theirs, Slow(), allowance, course))
+    ours.send(('a', 1, 0, None))
+    await until(lambda: loaded)
+    for order in ((None, 1, 0, ('t', True, 3)), ('b', 2, 0, None), ('a', 3, 0, None), (None, 3, 2, None)): ours.send(order)
+    await asyncio.sleep(.3)
+    busy.set()
+    await until(lambda: allowance.version == 3)
+    assert loaded == [('a', 1), ('a', 3)] and told == [('t', True, 3)] and allowance.begun == -2
+    ours.close()
+    await asyncio.wait_for(life, 20)
 
 
 def test_scaled_gradients_are_refused():

@@ -214,10 +214,12 @@ async def test_failures_that_pass_are_tried_again():
 
 async def test_an_answer_that_stalls_is_asked_for_again():
     "Also where one answer may take longer than patience lasts."
+    again = asyncio.Event()
     async def late(n):
-        if n == 1: await asyncio.sleep(9)
+        if n == 1: await again.wait()
+        again.set()
         return JSONResponse(vllm())
-    async with misbehaving(late) as (url, seen), RemoteEngine(url, 'm', timeout=2, patience=.1) as remote:
+    async with misbehaving(late) as (url, seen), RemoteEngine(url, 'm', timeout=5, patience=1) as remote:
         with pytest.warns(UserWarning, match='ReadTimeout'): await remote.complete(CHAT)
     assert len(seen) == 2
 

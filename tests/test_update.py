@@ -305,7 +305,7 @@ def slopes(exp, again):
     PPO(policy, critic, PPOConfig(checkpointing=again))
     seen, part, n = [], parts(exp, np.arange(9), 1 << 20)[0], len(exp.behaviour_N)
     for o in (policy.model, critic.model): o.get_decoder().layers[0].self_attn.register_forward_hook(lambda *_: seen.append(1))
-    actor_loss(policy, exp, part, Targets(torch.zeros(n), torch.linspace(-1, 1, n)), Objective(), n).loss.backward()
+    actor_loss(policy, exp, part, Targets(torch.zeros(n), torch.linspace(-1, 1, n)), Objective(), n, 0.).loss.backward()
     update.critic_loss(critic, policy, exp, part, update.Returns(torch.ones(n), torch.zeros(n)), n).backward()
     return torch.cat([p.grad.flatten() for o in (policy.model, critic) for p in o.parameters() if p.grad is not None]), len(seen)
 

@@ -98,6 +98,16 @@ class Curriculum:
 
     def _rate(self, n): return max(1 - self.memory, 1 / n)
 
+    @property
+    def known(self) -> dict[str, tuple]:
+        "What is known of each task: chance of success, episodes that it stands on, share of samples that end, samples that it stands on."
+        return {o: (self.chance[o], self.heard[o], self.whole[o], self.ended[o]) for o in self.chance}
+
+    def recall(self, known: Mapping[str, Sequence]):
+        "Begin with what an earlier one has known; the last numbers may be missing."
+        for task, numbers in known.items():
+            for table, x in zip((self.chance, self.heard, self.whole, self.ended), numbers): table[task] = x
+
     def state_dict(self) -> dict:
         "What `load_state_dict` takes."
         return dict(chance=dict(self.chance), drawn=dict(self.drawn), heard=dict(self.heard), whole=dict(self.whole), ended=dict(self.ended), open=self.unsettled, revisits=self.revisits)

@@ -33,7 +33,7 @@ class ActorConfig:
     skip: int = 0                      # instances of each task that were begun by an earlier start of the run
     version: int = 0                   # of the weights at the start: as many updates have been made
     ahead: int = 0                     # instances that the trainer holds beside those of its updates
-    chances: tuple[tuple[str, tuple[float, int]], ...] = ()   # of success by task, and the episodes that they stand on, as far as an earlier start has learned them
+    chances: tuple[tuple[str, tuple], ...] = ()   # by task, what an earlier start has learned: `Curriculum.known`
     open: tuple[tuple[str, int], ...] = ()   # tasks and seeds of the instances that may be revisited, likewise
     retries: int = 2                   # further attempts where the environment failed
     temperature: float = 1.
@@ -111,7 +111,8 @@ def allowance_of(
 
 async def _stream(conn, config, engine, pool, agent):
     course, allowance = Curriculum(config.tasks, config.curriculum, config.seed, config.samples, revisit=config.revisit), allowance_of(config)
-    course.load_state_dict(dict(chance={k: p for k, (p, _) in config.chances}, heard={k: n for k, (_, n) in config.chances}, drawn={}, open=config.open))
+    course.load_state_dict(dict(chance={}, heard={}, drawn={}, open=config.open))
+    course.recall(dict(config.chances))
     for name in course.drawn: course.drawn[name] = config.skip
     stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks), lambda spec: course.tell(spec.name, None, spec.seed))
     orders = asyncio.ensure_future(_obey(conn, engine, allowance, course))
@@ -119,7 +120,7 @@ async def _stream(conn, config, engine, pool, agent):
         async for traj in stream:
             drawn = max(course.drawn.values()) + course.revisits   # of each task no further instance has begun, and of all together no further group than as many times the tasks
             facts = dict(engine.stats(), drawn=drawn, chance=course.mean, wall=time.monotonic())
-            await asyncio.to_thread(conn.send, ('trajectory', traj, facts, {k: (p, course.heard[k]) for k, p in course.chance.items()}, (*course.unsettled,)))
+            await asyncio.to_thread(conn.send, ('trajectory', traj, facts, course.known, (*course.unsettled,)))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)
     for o in rest: o.cancel()

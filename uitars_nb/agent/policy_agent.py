@@ -39,7 +39,7 @@ async def ask(
     messages: list[dict],
     sampling: Any,
     key: str,
-    prompt=None,      # the messages, rendered already; only for an engine of this process, which has `generate`
+    prompt=None,      # the messages, rendered already by the engine's own policy; only for a `model.engine.Engine`
 ) -> Completion:
     "The engine's reply. Raises `EnvironmentFailure` where the engine cannot be reached, or cannot answer this request."
     try: return await (engine.complete(messages, sampling, key=key) if prompt is None else engine.generate(prompt, sampling, key=key))
@@ -164,7 +164,8 @@ class ReAct:
     async def complete(self, messages: list[dict], n: int, aside: str = '') -> Completion:
         "The engine's reply at turn `n`, or to something asked aside, which leaves the prefix of the episode's turns alone."
         sampling, engine, count = self.policy.sampling, self.policy.engine, self.policy.count
-        prompt = count.prompt(messages) if hasattr(engine, 'generate') and isinstance(count, count_tokens) else None
+        own = getattr(count, 'policy', None)
+        prompt = count.prompt(messages) if own is not None and own is getattr(engine, 'policy', None) else None   # of the very policy that the engine serves
         return await ask(engine, messages, replace(sampling, seed=turn_seed(sampling.seed, self.draws, n)), self.key + aside, prompt)
 
     async def recall(self, steps: Sequence[Step], obs: Observation) -> Context:

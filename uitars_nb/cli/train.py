@@ -77,7 +77,8 @@ def adapter_of(
     folder = out / 'adapter'
     if not folder.exists(): adapted(start, rank, seed).save(folder)
     known = read_json(folder / 'adapter_config.json')
-    for name, was, now in (('rank', known['r'], rank), ('checkpoint', known['base_model_name_or_path'], str(here.absolute() if (here := Path(locate(start))).is_dir() else here))):
+    place = lambda o: str(Path(o).absolute()) if Path(o).is_dir() else str(o)
+    for name, was, now in (('rank', known['r'], rank), ('checkpoint', place(known['base_model_name_or_path']), place(locate(start)))):
         if was != now: raise ValueError(f'{out} was begun with an adapter of {name} {was}, not {now}: go on with that, or choose another directory')
     return folder
 

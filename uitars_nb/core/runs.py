@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PACKAGES', 'KINDS_OF_NUMBER', 'write_atomic', 'write_json', 'read_json', 'versions', 'append_jsonl', 'read_jsonl',
-           'check_numbers', 'defaults', 'Run']
+           'check_numbers', 'defaults', 'Run', 'compatible']
 
 # %% ../../nbs/00_core/15_runs.ipynb #848bdd91
 import importlib.metadata, json, os, platform
@@ -137,10 +137,13 @@ def _differences(old, new, usual, within=''):
     for k in sorted({*old, *new}):
         a, b = old.get(k, usual.get(k)), new.get(k)
         if isinstance(a, dict) and isinstance(b, dict): said += [_differences(a, b, usual.get(k, {}), f'{within}{k}.')]
-        elif not _same(a, b): said += [f'{within}{k}: {a!r} there, {b!r} now']
+        elif not compatible(a, b): said += [f'{within}{k}: {a!r} there, {b!r} now']
     return ', '.join(o for o in said if o)
 
-def _same(a, b):
+def compatible(
+    a,   # a setting, as it was written down
+    b,   # and as it is now
+) -> bool:
     "What one of both does not know, because it was written by another version, counts as empty."
-    if isinstance(a, dict) and isinstance(b, dict): return all(_same(a.get(k), b.get(k)) for k in {*a, *b})
+    if isinstance(a, dict) and isinstance(b, dict): return all(compatible(a.get(k), b.get(k)) for k in {*a, *b})
     return a == b or a is None and not b or b is None and not a

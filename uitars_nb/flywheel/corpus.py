@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save
 
-from ..core.runs import read_json, write_atomic, write_json
+from ..core.runs import compatible, read_json, write_atomic, write_json
 from .records import Facts, Record, check_split, join_facts
 from ..model.rendering import Example, Prompt
 
@@ -117,13 +117,17 @@ def keep_corpus(
 def _same_parts(path, parts):
     known = {o.stem: read_json(o)['about'] for o in path.glob('*.json')}
     asked = {name: json.loads(json.dumps(dict(about))) for name, (_, about) in parts.items()}
-    if changed := [k for k in sorted({*known, *asked}) if known and known.get(k) != asked.get(k)]:
+    if changed := [k for k in sorted({*known, *asked}) if known and not _agree(known.get(k), asked.get(k))]:
         raise ValueError(f'the run in {path.parent} learns from something else (another {changed[0]}): give another directory, or delete it')
+
+def _agree(known, asked):
+    "Whether a part was made of the same, as far as the version that made it wrote down."
+    return known is not None and asked is not None and all(compatible(v, asked.get(k)) for k, v in known.items())
 
 def _kept(path, name, make, about, kwargs):
     about, known = json.loads(json.dumps(dict(about))), read_json(path/f'{name}.json', {})
     shards = [path/o for o in known.get('shards', [])]
-    if known.get('about') == about and shards and all(o.exists() for o in shards): return shards
+    if _agree(known.get('about'), about) and shards and all(o.exists() for o in shards): return shards
     (path/f'{name}.json').unlink(missing_ok=True)
     shards = write_corpus(path, make(), name, **kwargs)
     write_json(path/f'{name}.json', dict(about=about, shards=[o.name for o in shards]))

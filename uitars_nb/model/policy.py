@@ -145,7 +145,7 @@ class Policy:
         base, own = base_of(name)
         base = str(Path(base).absolute()) if Path(base).is_dir() else base   # an adapter's file names it, and is read from anywhere
         facts = read_json(path, {}) if (path := beside(name, FACTS)) else {}
-        if own and facts.get('base', now := fingerprint(base)) != now: raise ValueError(f'the adapter in {own} was made upon other weights than those in {base} (fingerprint {facts["base"]}, now {now})')
+        if own and (was := facts.get('base')) and (now := fingerprint(base)) not in ('', was): raise ValueError(f'the adapter in {own} was made upon other weights than those in {base} (fingerprint {was}, now {now})')   # of what lies on the hub none is known
         model = load_model(base, dtype=dtype, device_map=device_map, attn_implementation=attn_implementation)
         for o in (own, adapter):
             if o is not None: adapt(model, o)

@@ -49,6 +49,7 @@ def from_openai(
 def _part(part):
     kind = part.get('type') if isinstance(part, dict) else type(part).__name__
     if kind == 'text' and isinstance(part.get('text'), str): return dict(type='text', text=part['text'])
+    if kind == 'text': raise ValueError("a part of type 'text' has a text that is a string")
     if kind == 'image_url':
         if not isinstance(given := part.get('image_url'), dict) or not isinstance(given.get('url'), str): raise ValueError("a part of type 'image_url' has an image_url with its url: {'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,...'}}")
         return dict(type='image', image=url_image(given['url']))

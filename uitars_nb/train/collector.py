@@ -168,5 +168,5 @@ class Collector(IterableDataset):
     def _keep(self, writer, number, trajs, rewards, counts):
         for o in trajs: writer.append(o)
         writer.flush()
-        chances = {k: (round(p, 4), n) for k, (p, n) in getattr(self.source, 'chances', {}).items()}
+        chances = {k: [round(x, 4) for x in numbers] for k, numbers in getattr(self.source, 'chances', {}).items()}
         append_jsonl(self.path/'batches.jsonl', number=number, ids=[o.id for o in trajs], rewards=[(float(o.outcome), bool(o.success), o.source) for o in rewards], drawn=getattr(self.source, 'stats', {}).get('drawn', 0), chances=chances, open=[*getattr(self.source, 'open', ())], **counts)

@@ -15,7 +15,7 @@ from ..agent.loop import repeated
 from ..core.types import Trajectory
 from ..flywheel.rewards import Reward
 from ..rl.shaping import Shaping, shape_rewards
-from .experience import Experience, gather, spoken, token_rewards
+from .experience import Experience, spoken, token_rewards
 
 # %% ../../nbs/70_train/26_measures.ipynb #bc3c3f11
 def behaviour(

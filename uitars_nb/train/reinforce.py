@@ -176,7 +176,8 @@ def pretrain_value(
     reward: RewardSource = Verifier(),
     progress: bool = True,
 ) -> Path:
-    "A critic of a fixed policy; its directory."
+    "A critic of a fixed policy; its directory. Raises `ValueError` as `check_slope` does."
+    check_slope(config.shaping, actor.limits)
     path, actor = Path(path), replace(actor, policy=str(policy))
     made = Run(path, dict(policy=str(policy), weights=fingerprint(policy), actor=asdict(actor), value=asdict(config), hardware=asdict(hardware), reward=_named(reward)), usual=dict(actor=defaults(ActorConfig), value=defaults(ValueConfig), hardware=defaults(Hardware)))
     if (path/'critic').exists(): return path/'critic'
@@ -229,7 +230,7 @@ def reinforce(
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:
-    "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning. Raises `ValueError` for GRPO with one sample of an instance, which nothing can be compared with, and for a penalty on length that begins behind the end of every episode."
+    "Train to the last update, from the last checkpoint if there is one; the trained policy's directory. Where hardly any instance has samples that differ (`ActorConfig.differing`), it ends earlier, with a warning. Raises `ValueError` for GRPO with one sample of an instance, which nothing can be compared with, and as `check_slope` does."
     check_slope(config.shaping, actor.limits)
     if config.algorithm == 'grpo' and actor.samples < 2: raise ValueError('GRPO compares episodes of one instance: two or more samples of each are needed')
     path, actor = Path(path), replace(actor, policy=str(policy), temperature=config.objective.temperature, top_p=config.objective.top_p)

@@ -221,7 +221,7 @@ def actor_loss(
     targets: Targets,
     objective: Objective,
     total: float,          # these two as `totals` gives them, of the minibatch
-    won: float = 0.,       # counts for `positive_nll` alone
+    won: float,            # counts for `positive_nll` alone
 ) -> ActorLoss:
     "The clipped surrogate and what stands beside it."
     logits_nV, ids = part_logits(policy, row_batch(policy, exp, part), objective.temperature)
