@@ -165,7 +165,7 @@ class ReAct:
         "The engine's reply at turn `n`, or to something asked aside, which leaves the prefix of the episode's turns alone."
         sampling, engine, count = self.policy.sampling, self.policy.engine, self.policy.count
         own = getattr(count, 'policy', None)
-        prompt = count.prompt(messages) if own is not None and own is getattr(engine, 'policy', None) else None   # of the very policy that the engine serves
+        prompt = count.prompt(messages) if own is not None and own is getattr(engine, 'policy', None) and hasattr(engine, 'generate') else None   # of the very policy that the engine serves
         return await ask(engine, messages, replace(sampling, seed=turn_seed(sampling.seed, self.draws, n)), self.key + aside, prompt)
 
     async def recall(self, steps: Sequence[Step], obs: Observation) -> Context:

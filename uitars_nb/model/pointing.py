@@ -87,6 +87,10 @@ def turned(
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat([-b, a], -1) * sin
 
+def _part_of(projection, x, part):
+    "The outputs `part` of a projection without a bias; one with an adapter computes them all."
+    return F.linear(x, projection.weight[part]) if type(projection) is nn.Linear else projection(x)[..., part]
+
 def looks(
     attention: nn.Module,            # of a Qwen3 layer
     hidden_BTD: torch.Tensor,        # what it takes in
@@ -107,10 +111,6 @@ def looks(
     return logits.masked_fill((sight < 0)[b], -torch.inf)
 
 # %% ../../nbs/30_model/08_pointing.ipynb #7d1d36b5
-def _part_of(projection, x, part):
-    "The outputs `part` of a projection without a bias; one with an adapter computes them all."
-    return F.linear(x, projection.weight[part]) if type(projection) is nn.Linear else projection(x)[..., part]
-
 def pointing_loss(
     looks_nPK: torch.Tensor,   # of P heads
     token: torch.Tensor,       # int64 (n,): the image token looked for
