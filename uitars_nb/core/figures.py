@@ -65,6 +65,7 @@ GOALS = {
     'run_ppo_gain':                  Goal('what practice adds to mean success over the quick suite in the main job', .25, ''),
     'run_minutes':                   Goal('the main job from its first demonstration to its last test episode, on two cores', 15, 'min', 'lower'),
     'sft_pix2act59':                 Goal("mean success over 58 of Pix2Act's 59 tasks after supervised fine-tuning, 100 unseen seeds a task", .665, ''),
+    'sft_pix2act59_fresh':           Goal('the same on seeds that nobody had looked at before: 20 others a task', .665, ''),
     'rl_pix2act59_start':            Goal('the same on 60 of those seeds a task, on which practice was measured', .665, ''),
     'rl_pix2act59':                  Goal('the same, greedy, after practice', .962, ''),
     'rl_pix2act59_gain':             Goal('what that practice adds', None, ''),
