@@ -153,6 +153,7 @@ async def test_an_actor_that_is_behind_loads_the_newest_weights_alone():
     ours.send(('a', 1, 0, None))
     await until(lambda: loaded)
     for order in ((None, 1, 0, ('t', True, 3)), ('b', 2, 0, None), ('a', 3, 0, None), (None, 3, 2, None)): ours.send(order)
+    await until(lambda: not theirs.poll())   # all of them have arrived
     await asyncio.sleep(.3)
     busy.set()
     await until(lambda: allowance.version == 3)
