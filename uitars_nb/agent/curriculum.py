@@ -110,14 +110,11 @@ class Curriculum:
 
     def state_dict(self) -> dict:
         "What `load_state_dict` takes."
-        return dict(chance=dict(self.chance), drawn=dict(self.drawn), heard=dict(self.heard), whole=dict(self.whole), ended=dict(self.ended), open=self.unsettled, revisits=self.revisits)
+        return dict(known=self.known, drawn=dict(self.drawn), open=self.unsettled, revisits=self.revisits)
 
     def load_state_dict(self, state: Mapping):
         "Go on where another left off."
-        self.chance |= state['chance']
+        self.recall(state['known'])
         self.drawn |= state['drawn']
-        self.heard |= state['heard']
-        self.whole |= state.get('whole', {})
-        self.ended |= state.get('ended', {})
         self.open.extend((name, seed) for name, seed in state.get('open', ()))
         self.revisits = state.get('revisits', 0)

@@ -111,8 +111,7 @@ def allowance_of(
 
 async def _stream(conn, config, engine, pool, agent):
     course, allowance = Curriculum(config.tasks, config.curriculum, config.seed, config.samples, revisit=config.revisit), allowance_of(config)
-    course.load_state_dict(dict(chance={}, heard={}, drawn={}, open=config.open))
-    course.recall(dict(config.chances))
+    course.load_state_dict(dict(known=dict(config.chances), drawn={}, open=config.open))
     for name in course.drawn: course.drawn[name] = config.skip
     stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries, config.limits, Watch(config.failures), config.skip * len(config.tasks), lambda spec: course.tell(spec.name, None, spec.seed))
     orders = asyncio.ensure_future(_obey(conn, engine, allowance, course))

@@ -14,8 +14,8 @@ import numpy as np
 from ..agent.loop import repeated
 from ..core.types import Trajectory
 from ..flywheel.rewards import Reward
-from ..rl.shaping import Shaping, shape_rewards
-from .experience import Experience, spoken, token_rewards
+from ..rl.shaping import Shaping
+from .experience import Experience, shaped, spoken, token_rewards
 
 # %% ../../nbs/70_train/26_measures.ipynb #bc3c3f11
 def behaviour(
@@ -51,8 +51,7 @@ def earned(
     shaping: Shaping,
 ) -> dict[str, float]:
     "What trajectories earn on average, shaping included (`return`), and each of its terms (`shaping/TERM`), as far as it counts."
-    terms = shape_rewards(exp.malformed_BS, exp.tokens_BS, exp.signal_BS, exp.max_steps_B, shaping).terms
-    return {'return': float(token_rewards(exp, shaping).sum(1).mean())} | {f'shaping/{k}': float(v.mean()) for k, v in terms.items() if getattr(shaping, k)}
+    return {'return': float(token_rewards(exp, shaping).sum(1).mean())} | {f'shaping/{k}': float(v.mean()) for k, v in shaped(exp, shaping).terms.items() if getattr(shaping, k)}
 
 def ages(
     trajs: Sequence[Trajectory],
