@@ -121,6 +121,6 @@ async def play(
         async for traj in rollout:
             (keep or trajs.append)(traj)
             wins += traj.success
+            bar.set_postfix(success=f'{wins / max(1, rollout.done):.0%}', env_failures=rollout.failures, refresh=False)
             bar.update(rollout.done + rollout.lost - bar.n)
-            bar.set_postfix(success=f'{wins / max(1, rollout.done):.0%}', env_failures=rollout.failures)
     return trajs

@@ -78,6 +78,7 @@ def main(
 ) -> int:
     "Run the command line; the exit status."
     if args is None and sys.argv[1:2] and sys.argv[1] in LEARNING: preload()
+    if not sys.stderr.isatty(): os.environ.setdefault('TQDM_MININTERVAL', '10')   # seconds between the lines of a log
     load_commands()
     try: status = app(args, prog_name='uitars-nb', standalone_mode=False)
     except TyperException as e: return complain(usage(e), e.exit_code)
