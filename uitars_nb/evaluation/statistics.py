@@ -30,9 +30,11 @@ def success_rate(
 ) -> Estimate:
     "Success rate with Wilson's interval. Raises `ValueError` where no episode was played."
     if n < 1: raise ValueError('no episode was played, so there is no success rate')
-    z, rate = norm.ppf((1 + confidence) / 2), k / n
-    middle, half = rate + z**2 / (2 * n), z * (rate * (1 - rate) / n + z**2 / (4 * n**2)) ** .5
-    return Estimate(rate, float(max(0., middle - half) / (1 + z**2 / n)), float(min(1., (middle + half) / (1 + z**2 / n))))
+    return Estimate(k / n, *map(float, _wilson(k / n, n, norm.ppf((1 + confidence) / 2))))
+
+def _wilson(rate, n, z):
+    middle, half = rate + z**2 / (2 * n), z * np.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
+    return np.maximum(0, middle - half) / (1 + z**2 / n), np.minimum(1, (middle + half) / (1 + z**2 / n))
 
 # %% ../../nbs/80_evaluation/00_statistics.ipynb #a19fdede
 def macro_mean(
@@ -41,12 +43,19 @@ def macro_mean(
     draws: int = 2000,
     seed: int = 0,
 ) -> Estimate:
-    "Mean of the tasks' means, with a bootstrap interval stratified by task; of successes, no narrower than the tasks' Wilson intervals make it."
+    "Mean of the tasks' means, with a bootstrap interval stratified by task; of successes, no narrower than a stratified Wilson interval."
     boot, scores = _bootstrap(scores, confidence, draws, seed), [np.asarray(s, float) for s in scores.values()]
-    if not all(np.isin(s, (0, 1)).all() for s in scores): return boot
-    rates = [success_rate(s.sum(), len(s), confidence) for s in scores]
-    below, above = (float(np.sqrt(np.square([getattr(o, end) - o.value for o in rates]).sum()) / len(rates)) for end in ('low', 'high'))
-    return Estimate(boot.value, *np.round([max(0., min(boot.low, boot.value - below)), min(1., max(boot.high, boot.value + above))], 5).tolist())
+    if not all(((s >= 0) & (s <= 1)).all() for s in scores): return boot
+    return _reach(boot, *_stratified([s.mean() for s in scores], [len(s) for s in scores], confidence))
+
+def _stratified(rates, ns, confidence=.95):
+    "Wilson's interval of the mean of the strata's rates, each counting the same."
+    rates, ns, z = np.asarray(rates, float), np.asarray(ns, float), norm.ppf((1 + confidence) / 2)
+    smooth = (rates * ns + .5) / (ns + 1)
+    errors = np.sqrt(smooth * (1 - smooth) / ns)
+    return [float(end.mean()) for end in _wilson(rates, ns, z * np.sqrt(np.square(errors).sum()) / errors.sum())]
+
+def _reach(estimate, low, high): return Estimate(estimate.value, *np.round([min(estimate.low, low), max(estimate.high, high)], 5).tolist())
 
 def _bootstrap(scores, confidence=.95, draws=2000, seed=0):
     rng, scores = np.random.default_rng(seed), [np.asarray(s, float) for s in scores.values()]
@@ -86,4 +95,10 @@ def compare(
     diff = {k: np.asarray(b[k], float) - np.asarray(a[k], float) for k in a}
     better, worse = (int(sum((np.sign(d) == s).sum() for d in diff.values())) for s in (1, -1))
     p = binomtest(better, better + worse).pvalue if better + worse else 1.
-    return Comparison(_bootstrap(diff), better, worse, float(p), sum(map(len, diff.values())))
+    return Comparison(_difference(diff), better, worse, float(p), sum(map(len, diff.values())))
+
+def _difference(diff):
+    shares = [[np.maximum(0, sign * d).mean() for d in diff.values()] for sign in (1, -1)]
+    (up, down), ends = map(np.mean, shares), [_stratified(s, [len(d) for d in diff.values()]) for s in shares]
+    below, above = np.hypot(up - ends[0][0], ends[1][1] - down), np.hypot(ends[0][1] - up, down - ends[1][0])
+    return _reach(_bootstrap(diff), max(-1., up - down - below), min(1., up - down + above))
