@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 SAID = {'reward', 'return', 'shaping/format', 'shaping/overlong', 'shaping/signal', 'success', 'success/miniwob/click-test', 'entropy', 'kl', 'clip_high', 'clip_low', 'stale_tokens', 'explained_variance', 'value_return_correlation', 'think_words', 'rounds', 'repeats', 'tokens_per_s',
-        'spent/environment', 'spent/agent', 'engine_share', 'train_share', 'wait_seconds'}   # of each update; of failures and stop reasons, those that there were
+        'spent/environment', 'spent/agent', 'engine_share', 'sandbox_share', 'train_share', 'wait_seconds'}   # of each update; of failures and stop reasons, those that there were
 
 
 def accounted(run, updates):

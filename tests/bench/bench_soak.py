@@ -26,16 +26,21 @@ class Ledger:
     def __init__(self):
         specs = suite('miniwob/quick', 'train', 500)
         random.Random(0).shuffle(specs)
-        self.specs, self.drawn, self.ids, self.stops, self.whole = itertools.cycle(specs), 0, Counter(), Counter(), 0
+        self.specs, self.drawn, self.stops, self.ended = itertools.cycle(specs), 0, Counter(), Counter()   # ended: whole episodes, by instance
 
     def draw(self):
         self.drawn += 1
         return next(self.specs)
 
     def note(self, traj):
-        self.ids[traj.id] += 1
         self.stops[traj.stop.value] += 1
-        self.whole += not traj.stop.is_environment
+        self.ended[traj.id.rpartition('.')[0]] += not traj.stop.is_environment   # attempts at one have names that differ in their end
+
+    @property
+    def whole(self): return sum(n > 0 for n in self.ended.values())
+
+    @property
+    def doubled(self): return sum(n - 1 for n in self.ended.values() if n)
 
 
 async def kill(pool, rng):
@@ -92,7 +97,7 @@ async def soak(calm, faulty):
         after, _ = await play(stream, ledger, pool, calm)
         nowhere = await drain(rollout, stream, ledger)
         await stream.aclose()
-    return dict(before=before, during=during, after=after, nowhere=nowhere, doubled=sum(n - 1 for n in ledger.ids.values()), given_up=rollout.lost, restarts=pool.restarts,
+    return dict(before=before, during=during, after=after, nowhere=nowhere, doubled=ledger.doubled, given_up=rollout.lost, restarts=pool.restarts,
                 stops=dict(ledger.stops), held_mb=held, seconds=faulty)
 
 

@@ -34,12 +34,13 @@ class Actor:
         "A fresh process with the newest weights, which skips every instance that may have begun."
         context = multiprocessing.get_context('spawn')
         self.conn, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, self.next_config()), daemon=True)
-        self.process.start()
+        process = context.Process(target=serve, args=(theirs, self.next_config()), daemon=True)
+        process.start()
         theirs.close()
         self.arrived = queue.SimpleQueue()
         self.reader = threading.Thread(target=_receive, args=(self.conn, self.arrived), daemon=True)
         self.reader.start()
+        self.process = process
         self.publish(self.weights, self.version)
 
     def next_config(self) -> ActorConfig:

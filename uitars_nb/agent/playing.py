@@ -118,7 +118,7 @@ async def _stream(conn, config, engine, pool, agent):
     async def out():
         async for traj in stream:
             drawn = max(course.drawn.values()) + course.revisits   # of each task no further instance has begun, and of all together no further group than as many times the tasks
-            facts = dict(engine.stats(), drawn=drawn, chance=course.mean, wall=time.monotonic())
+            facts = dict(engine.stats(), drawn=drawn, chance=course.mean, wall=time.monotonic(), sandbox_seconds=stream.busy_seconds / pool.size)
             await asyncio.to_thread(conn.send, ('trajectory', traj, facts, course.known, (*course.unsettled,)))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)

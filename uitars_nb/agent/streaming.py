@@ -6,7 +6,7 @@
 __all__ = ['Allowance', 'Failing', 'Watch', 'Job', 'StreamingRollout']
 
 # %% ../../nbs/40_agent/14_streaming.ipynb #9a690ec8
-import asyncio, contextlib, itertools
+import asyncio, contextlib, itertools, time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -103,6 +103,7 @@ class StreamingRollout:
         self.pool, self.draw, self.make_agent, self.run, self.allowance = pool, draw, make_agent, run, allowance
         self.samples, self.retries, self.limits, self.watch, self.lose = samples, retries, limits, watch or Watch(), lose
         self.groups, self.jobs, self.given_up = itertools.count(group), deque(), Counter()   # samples given up, by group
+        self._playing, self._worked = 0, 0.
 
     @property
     def lost(self) -> int:
@@ -122,9 +123,18 @@ class StreamingRollout:
         self.jobs.extend(Job(spec, group, k) for k in range(self.samples))
         self.allowance.take()
 
+    @property
+    def busy_seconds(self) -> float:
+        "Seconds that all sessions together have spent in episodes, those that run included; what is left of the time they waited for one."
+        return self._worked + self._playing * time.monotonic()
+
     async def play(self, job: Job) -> Trajectory:
         "One attempt."
-        return await attempt_episode(self.pool, job.spec, self.make_agent, job.id(self.run), self.run, self.limits)
+        self._count(1)
+        try: return await attempt_episode(self.pool, job.spec, self.make_agent, job.id(self.run), self.run, self.limits)
+        finally: self._count(-1)
+
+    def _count(self, more): self._playing, self._worked = self._playing + more, self._worked - more * time.monotonic()
 
     def settle(self, job: Job, traj: Trajectory):
         "Queue another attempt where the environment failed, or give the sample up."

@@ -32,10 +32,11 @@ def check_practice(
     from uitars_nb.agent.curriculum import KINDS
     from uitars_nb.agent.playing import ActorConfig
     from uitars_nb.train.ppo import PPOConfig
-    algorithm = with_settings(PPOConfig(algorithm, **known), settings).algorithm
-    ActorConfig('', (), batch=batch, samples=samples, differing=differing, revisit=revisit)
+    from uitars_nb.train.reinforce import check_slope
+    config = with_settings(PPOConfig(algorithm, **known), settings)
+    check_slope(config.shaping, ActorConfig('', (), batch=batch, samples=samples, differing=differing, revisit=revisit).limits)
     if curriculum not in KINDS: raise ValueError(f'there is no curriculum {curriculum!r}; there are {", ".join(KINDS)}')
-    if algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
+    if config.algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
 
 def stream_of(
     out: Path,               # directory of the run

@@ -107,7 +107,7 @@ def effect(
     confidence: float = .95,
 ) -> Effect:
     "How much more of `column` one arm has than another; the interval ends where no difference can lie. Raises `ValueError` for an arm that has no curve, and for fewer than two seeds in common."
-    part = curves[(curves['update'] >= first) & (curves['update'] <= (last or np.inf))]
+    part = curves[(curves['update'] >= first) & (curves['update'] <= (np.inf if last is None else last))]
     each = part.groupby(['arm', 'seed'])[column].mean().unstack('arm')
     if gone := [o for o in (arm, against) if o not in each]: raise ValueError(f'no curve of {gone[0]!r}: there are those of {", ".join(map(repr, each))}')
     if ratio: each = np.log(each)
@@ -169,7 +169,7 @@ class RLArm:
         return reinforce(self.start, path, mine, replace(self.config, seed=seed), critic, self.hardware, progress=False)
 
     def _critic(self, folder, actor):
-        plain = replace(actor, staleness=0, samples=1, differing=False, delays=(0., 0.))   # a critic depends on none of these
+        plain = replace(actor, staleness=0, samples=1, differing=False, revisit=0., delays=(0., 0.))   # a critic depends on none of these
         key = zlib.crc32(json.dumps([asdict(plain), asdict(self.value)]).encode())
         return pretrain_value(self.start, folder/f'critic-{actor.seed}-{key:08x}', plain, replace(self.value, seed=actor.seed), self.hardware, progress=False)
 
@@ -187,7 +187,7 @@ def critic_curves(
 
 # %% ../../nbs/70_train/40_arms.ipynb #d2b8efb3
 COLUMNS = ('success', 'reward', 'entropy', 'kl', 'explained_variance', 'value_return_correlation', 'clip_high', 'clip_low', 'rounds', 'think_words', 'own_tokens', 'stale_tokens', 'dropped', 'trajs_per_min', 'wait_seconds',
-           'update_seconds', 'engine_share', 'spent/environment')   # of the metrics, those that experiments keep
+           'update_seconds', 'engine_share', 'sandbox_share', 'spent/environment')   # of the metrics, those that experiments keep
 
 @dataclass(frozen=True)
 class Ground:

@@ -120,7 +120,14 @@ class Collector(IterableDataset):
         if traj.id not in self.verdicts: self.verdicts[traj.id] = run(reward_of(self.reward, traj))
         return self.verdicts[traj.id]
 
+    def _forget(self):
+        "Delete what was stored for a batch that the journal does not know: whoever wrote it died in between, and other episodes will have the same ids."
+        known, (ids, shards) = {id for o in self.journal for id in o['ids']}, (self.store.table()[k].to_pylist() for k in ('id', 'shard'))
+        for shard in {s for id, s in zip(ids, shards) if id not in known}: (self.store.path/shard).unlink()
+        self.store = Store(self.store.path)
+
     def _fresh(self, number):
+        self._forget()
         writer, since, failures, lost, left = self.store.writer(seconds=float('inf')), time.perf_counter(), Counter(), Counter(), Counter()
         size = self.batch // self.groups.samples
         if hasattr(self.source, 'take_stock'): self.source.take_stock = self.take_stock

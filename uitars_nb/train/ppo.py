@@ -234,11 +234,11 @@ class PPO(L.LightningModule):
             nats, tokens = nats + weight * float(kl_estimate(logp - targets.old_N[part.at].to(logp.device)).sum()), tokens + weight * len(part.at)
         return nats / tokens
 
-    def _engine(self, stats):
-        "The share of the time since the last update in which the actor's engine computed."
+    def _use(self, stats):
+        "The share of the time since the last update in which the actor's engine computed, and in which a session was in an episode."
         before, self.stats = self.stats, stats
-        busy, wall = (stats.get(k, 0.) - before.get(k, 0.) for k in ('busy_seconds', 'wall'))
-        return dict(engine_share=busy / wall) if 'wall' in before and wall > 0 and busy >= 0 else {}   # an actor that was replaced counts anew
+        engine, sandbox, wall = (stats.get(k, 0.) - before.get(k, 0.) for k in ('busy_seconds', 'sandbox_seconds', 'wall'))
+        return dict(engine_share=engine / wall, sandbox_share=sandbox / wall) if 'wall' in before and wall > 0 and min(engine, sandbox) >= 0 else {}   # an actor that was replaced counts anew
 
     def _times(self, began, now, tokens, n):
         "Where the time since the last update went; an update that is made again after a kill waits for nothing, and leaves what was measured the first time."
@@ -254,7 +254,7 @@ class PPO(L.LightningModule):
         row |= {f'env_failures/{k}': n for k, n in batch.failures.items()} | {f'env_lost/{k}': n for k, n in batch.lost.items()} | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=tokens)
         if not over_devices(batch.again, 'most'): row |= self._times(began, now, tokens, len(trajs))
         told = {f'actor/{k}': k for k in ('busy_seconds', 'reply_tokens', 'prompt_tokens', 'wall')} | dict(chance='chance')
-        row |= {name: batch.stats[k] for name, k in told.items() if k in batch.stats} | self._engine(batch.stats)
+        row |= {name: batch.stats[k] for name, k in told.items() if k in batch.stats} | self._use(batch.stats)
         row, self.waited = together(of_all(row)), now
         for logger in self.trainer.loggers: logger.log_metrics(row, self.version)
         self.trainer.progress_bar_metrics['success'] = row['success']

@@ -9,6 +9,7 @@ __all__ = ['look_once', 'row_batch', 'takes_samples', 'part_logits', 'in_parts',
            'critic_loss', 'take_step', 'critic_steps']
 
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -317,10 +318,11 @@ def take_step(
     parameters: Iterable[torch.nn.Parameter],
     clip: float,                                # largest norm of the gradient; 0: any
 ) -> float:
-    "Clip, step, forget; the gradient's norm before it was clipped."
+    "Clip, step, forget; the gradient's norm before it was clipped. Raises `FloatingPointError`, with the weights as they were, for a gradient that is not finite."
     parameters = list(parameters)
     average_gradients(parameters)
     norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, clip or float('inf'))))
+    if not math.isfinite(norm): raise FloatingPointError(f"the gradient's norm is {norm}, so a step would leave no weight that means anything: nothing of this update was kept; a lower lr, or fp32, may help")
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     torch.clear_autocast_cache()
