@@ -20,7 +20,7 @@ def unmet(
     table,  # of `figure_table`
 ) -> list[str]:
     "Figures that miss their goal or were not measured."
-    return [id for id, row in table.iterrows() if row.goal and row.met != 'yes']
+    return [id for id, row in table.iterrows() if row.goal and not row.met.startswith('yes')]
 
 @app.command()
 def figures(
@@ -29,6 +29,8 @@ def figures(
     check: Annotated[bool, typer.Option('--check', help='End with status 1 where a goal is missed or not measured.')] = False,
 ) -> int:
     """Print all figures beside their goals.
+
+    yes*: the value reaches the goal, and its interval reaches across it.
 
     \b
     Examples:

@@ -61,7 +61,7 @@ def usage(
 ) -> str:
     "What is wrong with the words, and where the right ones are explained."
     text, context = error.format_message(), getattr(error, 'ctx', None)
-    return f'{text} See {context.command_path} --help' if context and not text.startswith('Usage:') else text
+    return f'{text}{"" if text[-1:] in ".?!" else "."} See {context.command_path} --help' if context and not text.startswith('Usage:') else text
 
 def complain(
     message: str,
@@ -93,10 +93,11 @@ def main(
 def text_table(
     rows: Sequence[Sequence],   # the head first
     width: int = 64,            # characters of a column
+    whole: int = 0,             # columns that are never cut, from the first on
 ) -> str:
     "Rows as aligned columns."
-    cut = lambda o: o if len(o) <= width else o[:width - 3] + '...'
-    rows = [[cut(' '.join(str(o).split())) for o in row] for row in rows]
+    cut = lambda k, o: o if k < whole or len(o) <= width else o[:width - 3] + '...'
+    rows = [[cut(k, ' '.join(str(o).split())) for k, o in enumerate(row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows)]
     return '\n'.join('  '.join(o.ljust(w) for o, w in zip(row, widths)).rstrip() for row in rows)
 

@@ -82,13 +82,16 @@ def run_notebook(
     report: Path,      # the executed notebook goes here
     parameters: dict,
 ) -> Path:
-    "Run an experiment by papermill from the repository's root; the executed notebook, without the times at which it ran."
+    "Run an experiment by papermill from the repository's root; the executed notebook, without the times at which it ran, and with the report's name in its title."
     import papermill
     from nbformat import write
     from traitlets.config import Config
     report.mkdir(parents=True, exist_ok=True)
     out, private = report / f'{name}.ipynb', Config(KernelManager=dict(transport_encryption='auto'))   # a kernel that is spoken to in the open complains
-    write(timeless(papermill.execute_notebook(experiment(name), out, parameters, kernel_name='python3', cwd='.', progress_bar=False, config=private)), out)
+    nb = timeless(papermill.execute_notebook(experiment(name), out, parameters, kernel_name='python3', cwd='.', progress_bar=False, config=private))
+    title, _, rest = nb.cells[0].source.partition('\n')
+    if report.name != name: nb.cells[0].source = f'{title}: {report.name}\n{rest}'
+    write(nb, out)
     return out
 
 def timeless(

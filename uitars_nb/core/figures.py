@@ -315,10 +315,13 @@ def figure_table(
 def _row(fig, goal):
     target = goal.value if fig is None or fig.goal is None else fig.goal
     sign = '≥ ' if goal.better == 'higher' else '≤ '
-    met = None if fig is None else goal.met(_decides(fig, goal), target)
-    if met and goal.least > (fig.n or 0): met = False
     return dict(what=goal.what, measured=str(fig) if fig else 'not measured', interval=_interval(fig), goal='' if target is None else sign + number(target),
-        met={True: 'yes', False: 'no', None: ''}[met])
+        met='' if fig is None or target is None else _met(fig, goal, target))
+
+def _met(fig, goal, target):
+    if not goal.met(_decides(fig, goal), target) or goal.least > (fig.n or 0): return 'no'
+    worst = fig.low if goal.better == 'higher' else fig.high
+    return 'yes' if worst is None or goal.met(worst, target) else 'yes*'   # its interval reaches across the goal
 
 def _decides(fig, goal): return fig.value if not goal.sure or fig.low is None else fig.low if goal.better == 'higher' else fig.high
 

@@ -7,7 +7,7 @@ __all__ = ['PACKAGES', 'KINDS_OF_NUMBER', 'write_atomic', 'write_json', 'read_js
            'check_numbers', 'defaults', 'Run', 'compatible']
 
 # %% ../../nbs/00_core/15_runs.ipynb #848bdd91
-import importlib.metadata, json, os, platform
+import importlib.metadata, json, os, platform, uuid
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ def write_atomic(
     "Write a file so that no reader ever sees half of it."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
+    beside = path.with_name(f'.{path.name[:64]}.{uuid.uuid4().hex}.tmp')   # no other process or thread has this name
     try:
         with open(beside, 'wb') as f:
             f.write(data.encode() if isinstance(data, str) else data)

@@ -164,7 +164,7 @@ class Writer:
     def append(self, traj: Trajectory):
         "Take a trajectory. Raises `TypeError` or `ValueError` where it holds what cannot be stored."
         try: tables = _tables(traj)
-        except (TypeError, ValueError) as e: raise type(e)(f'{traj.id} cannot be stored: {e}') from e
+        except (TypeError, ValueError, OverflowError) as e: raise (ValueError if isinstance(e, OverflowError) else type(e))(f'{traj.id} cannot be stored: {e}') from e
         self.tables += tables
         self.nbytes += sum(o.nbytes for o in tables)
         if self.nbytes >= self.size or time.monotonic() - self.flushed > self.seconds: self.flush()
@@ -223,7 +223,7 @@ class Catalogue:
     def __init__(self,
         path: str | Path,  # the directory
     ):
-        self.path = Path(path)
+        self.path = Path(path).absolute()                # of `s3:x` pyarrow would make an address
         self.damaged = {}                                # shard -> why it is left out
         self._shards, self._places = {}, {}              # shard -> its index or None; id -> (shard, first row, steps)
         self._table = None                               # all indices as one, made when asked for

@@ -44,7 +44,8 @@ def script(
 ) -> MakeAgent | None:
     "What builds a script's agents, or None where the name is no script's. Raises `FileNotFoundError` or `ValueError` where one's own is not there."
     base, _, rate = name.partition(':')
-    if base in FLAWED and re.fullmatch(r'0?\.\d+', rate): return partial(FLAWED[base], rate=float(rate))
+    if base in FLAWED and rate and not re.fullmatch(r'0?\.\d+', rate): raise ValueError(f'{name}: the rate is a share below 1, such as {base}:.6')
+    if base in FLAWED and rate: return partial(FLAWED[base], rate=float(rate))
     return find_own(name) if is_own(name) else SCRIPTED.get(name)
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #b1589c5c
@@ -55,7 +56,7 @@ def check_policy(
     if script(name) or is_server(name): return name
     from uitars_nb.model.checkpoints import fetch
     try: fetch(name)
-    except FileNotFoundError as e: raise KeyError(f'no policy {name!r}: give one of {", ".join(SCRIPTED)} (at a rate of its own: {", ".join(f"{o}:.6" for o in FLAWED)}), MODULE:NAME of your own, a checkpoint or an adapter by its directory or its name on the Hugging Face hub, or the URL of a server, http://HOST:PORT/v1 ({e})') from e
+    except FileNotFoundError as e: raise KeyError(f'no policy {name!r}: give a script ({", ".join(SCRIPTED)}; at a rate of its own: {", ".join(f"{o}:.6" for o in FLAWED)}), MODULE:NAME of your own, a checkpoint or an adapter by its directory or its name, or the URL of a server, http://HOST:PORT/v1 ({e})') from e
     return name
 
 def is_server(

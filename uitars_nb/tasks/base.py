@@ -115,7 +115,7 @@ def suite(
     start: int = 0,        # skip that many seeds first
 ) -> list[TaskSpec]:
     "`n` instances of each task of a suite. Raises `KeyError` with the nearest names."
-    names = [o.strip() for o in name.split(',')]
+    if '' in (names := [o.strip() for o in name.split(',')]): raise KeyError(f'{name!r} names nothing before or behind a comma: leave that comma out')
     for o in names:
         if o not in SUITES and o not in TASKS: raise KeyError(f'no suite or task {o!r}; {_near(o, [*SUITES, *TASKS])}')
     tasks = dict.fromkeys(task for o in names for task in SUITES.get(o, [o]))
