@@ -186,8 +186,8 @@ class Episode:
         except TimeoutError as e:
             if not patience.expired(): raise
             raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'{type(agent).__name__} gave no reply within {self.limits.think_seconds:g} s: its engine, its server or its own code hangs') from e
-        except ContextExceeded:
-            if not self.steps: raise   # nothing that it did: no episode would begin
+        except ContextExceeded as e:
+            if not self.steps: raise EnvironmentFailure(StopReason.ENV_RESOURCE, str(e)) from e   # nothing that it did: this episode cannot begin
             self.stop = StopReason.TOKEN_LIMIT
 
     async def turn(self, agent: Agent):

@@ -15,7 +15,7 @@ from itertools import groupby
 from .turns import EVENTS, clip, feedback, observation_message, reply_message, told, unchanged
 from ..core.actions import ACTION_SPACE, ActionSpace
 from ..core.coordinates import FACTOR, smart_resize
-from ..core.types import Action, Observation, Step
+from ..core.types import Action, ContextExceeded, Observation, Step
 from ..model.dialects import Dialect
 
 # %% ../../nbs/40_agent/05_memory.ipynb #078cc3d9
@@ -193,7 +193,7 @@ def recall(self,
     reply: int = 0,                    # tokens kept free for the reply
     written: Mapping[int, str] = {},   # number of a chunk -> what a model wrote of it
 ) -> Context:
-    "The richest prompt that fits. Raises `ValueError` where instruction and newest screenshot alone do not."
+    "The richest prompt that fits. Raises `ContextExceeded` where instruction and newest screenshot alone do not."
     turns, room = [*steps, Step(obs)], self.config.context - reply
     def build(plan):
         messages = self.messages(instruction, turns, plan, written)
@@ -204,8 +204,8 @@ def recall(self,
 def _first(options, build, room):
     "The first plan whose context has at most `room` tokens, built."
     if (best := build(options[0])).tokens <= room: return best
-    if (best := build(options[-1])).tokens > room: raise ValueError(
-        f'instruction and newest screenshot take {best.tokens} tokens and there is room for {room} beside the reply: give a longer context, shorter replies or smaller screenshots')
+    if (best := build(options[-1])).tokens > room: raise ContextExceeded(
+        f'instruction and newest screenshot take {best.tokens} tokens and there is room for {room} beside the reply: give a longer context (--context), shorter replies or smaller screenshots')
     low, high = 0, len(options) - 1   # `low` is too long, `high` fits
     while high - low > 1:
         middle = (low + high) // 2

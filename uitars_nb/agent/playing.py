@@ -50,7 +50,7 @@ class ActorConfig:
 
     def __post_init__(self):
         check_numbers(self, positive='batch samples max_tokens browsers pages threads top_p', weights='staleness skip ahead retries device temperature', shares='failures top_p revisit')
-        if self.batch % self.samples: raise ValueError(f'a batch of {self.batch} does not hold whole groups of {self.samples}')
+        if self.batch % self.samples: raise ValueError(f'a batch of {self.batch} does not hold whole groups of {self.samples} samples: take a multiple of that')
         if (self.differing or self.revisit) and self.samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
 
 # %% ../../nbs/40_agent/15_playing.ipynb #13f8429f

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from .loop import EPISODE, Reply
 from .memory import SMALL, Context, Memory, MemoryConfig, estimate_tokens, summary_request
 from ..core.actions import ACTION_SPACE, ActionSpace, Fault
-from ..core.types import Completion, Observation, RequestFailed, Step, StopReason, TaskSpec
+from ..core.types import Completion, ContextExceeded, Observation, RequestFailed, Step, StopReason, TaskSpec
 from ..model.dialects import DIALECTS, Dialect, get_dialect, strip_ends
 from ..sandbox.base import EnvironmentFailure
 
@@ -80,9 +80,12 @@ class PolicyAgent:
         policy,            # a `model.policy.Policy`
         engine: Engine,    # that serves it
         sampling: Any,
+        context: int = 0,  # tokens of a prompt and its reply; 0: as many as in training. No more than the model takes
     ) -> 'PolicyAgent':
         "Agents that remember as the policy was trained to."
-        return cls(engine, policy.dialect, sampling, remembers(policy.model.config.model_type, getattr(engine, 'context', 0) or policy.context), count_tokens(policy))
+        takes = getattr(engine, 'context', 0) or policy.context
+        config = remembers(policy.model.config.model_type, takes)
+        return cls(engine, policy.dialect, sampling, replace(config, context=min(context, takes)) if context else config, count_tokens(policy))
 
     @classmethod
     def served(cls,
@@ -178,8 +181,10 @@ class ReAct:
         return make() if missing else context
 
     async def summarise(self, c: int, turns: Sequence[Step]) -> str:
-        "What the model writes of a chunk of steps; an empty answer leaves the lines as they are."
+        "What the model writes of a chunk of steps; an empty answer leaves the lines as they are, and so does a request that does not fit its context."
         size = self.policy.config.chunk
         lines = [o for o in self.policy.memory.lines(turns, (c + 1) * size) if o[0] > c * size]
-        self.aside.append(said := await self.complete(summary_request(self.instruction, lines), len(turns), '/summary'))
+        try: said = await self.complete(summary_request(self.instruction, lines), len(turns), '/summary')
+        except ContextExceeded: return ''
+        self.aside.append(said)
         return strip_ends(said.text).strip()

@@ -7,7 +7,7 @@ __all__ = ['app', 'ORDER', 'LEARNING', 'uitars', 'load_commands', 'explain', 'us
            'with_settings']
 
 # %% ../../nbs/90_cli/00_main.ipynb #15432429
-import importlib, os, pkgutil, sys
+import importlib, os, pkgutil, sys, warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -78,6 +78,7 @@ def main(
 ) -> int:
     "Run the command line; the exit status."
     if args is None and sys.argv[1:2] and sys.argv[1] in LEARNING: preload()
+    if args is None: warnings.formatwarning = lambda message, *_, **__: f'uitars-nb: {message}\n'   # without the line of code that warns
     if not sys.stderr.isatty(): os.environ.setdefault('TQDM_MININTERVAL', '10')   # seconds between the lines of a log
     load_commands()
     try: status = app(args, prog_name='uitars-nb', standalone_mode=False)

@@ -166,7 +166,7 @@ def evaluate_policy(
     against: Annotated[Path | None, typer.Option(help='Another run to compare with; of more episodes, those that both have.')] = None,
     dtype: Annotated[str, typer.Option(help="Of a checkpoint's weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).")] = 'auto',
     dialect: Annotated[str, typer.Option(help="Of a server's model, where it does not tell: ui-tars-2, ui-tars-1.5 or ui-tars-1.")] = '',
-    context: Annotated[int, typer.Option(help="Tokens that a server's model takes, where it does not tell.", min=0)] = 0,
+    context: Annotated[int, typer.Option(help="Tokens of a prompt and its reply: of a server's model, where it does not tell how many it takes; of a checkpoint, if not as many as in training (large screens need more).", min=0)] = 0,
     images: Annotated[int, typer.Option(help='Newest screenshots that a model is shown; 0: as many as in training.', min=0)] = 0,
     summaries: Annotated[str, typer.Option(help="How older steps are kept in the prompt: lines (by rule), written (by the model), or none. Default: as in training.")] = '',
     expert: Annotated[str, typer.Option(help='A script, such as demonstrator, that takes over from the policy after some steps: lessons in the states that a policy gets into. For training episodes, so not with --split test.')] = '',

@@ -113,6 +113,7 @@ class Run:
     ):
         self.path = Path(path)
         parameters, usual, old = json.loads(json.dumps(parameters)), json.loads(json.dumps(usual)), read_json(self.path/'config.json')
+        if old and 'parameters' not in old: raise ValueError(f'{self.path} holds a checkpoint, and no run: give another directory')
         if old and (changed := _differences(old['parameters'], parameters, usual)):
             raise ValueError(f'{self.path} holds a run with other parameters ({changed}): give another directory, or delete it')
         if not old: write_json(self.path/'config.json', dict(parameters=parameters, versions=versions() | dict(env)))

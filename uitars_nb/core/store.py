@@ -269,6 +269,10 @@ class Catalogue:
             table = table.filter(pc.field(k).isin(v if isinstance(v, (list, tuple, set)) else [v]))
         return table
 
+    def index(self, where: pc.Expression | None = None, **equal) -> pd.DataFrame:
+        "A row for each trajectory that fits, without reading images."
+        return self.table(where, **equal).select(TRAJECTORY.names).to_pandas()
+
 # %% ../../nbs/00_core/20_store.ipynb #85584181
 class Store(Catalogue):
     "A directory of trajectories; append-only, for many writers and readers at once."
@@ -305,10 +309,6 @@ class Store(Catalogue):
     def append(self, traj: Trajectory):
         "Store one trajectory; it is durable on return. Many are better given to `writer` or `extend`."
         self.extend([traj])
-
-    def index(self, where: pc.Expression | None = None, **equal) -> pd.DataFrame:
-        "A row for each trajectory that fits, without reading images."
-        return self.table(where, **equal).select(TRAJECTORY.names).to_pandas()
 
     def select(self, where: pc.Expression | None = None, **equal) -> Iterator[Trajectory]:
         "The trajectories that fit, one at a time."

@@ -22,7 +22,7 @@ from ..agent.policy_agent import SUMMARIES
 from ..agent.rollout import Pool, Rollout, play
 from ..core.runs import Run, defaults, read_json, write_atomic
 from ..core.own import source_mark
-from ..core.store import Store
+from ..core.store import Catalogue, Store
 from ..core.types import StopReason, TaskSpec
 from ..model.dialects import get_dialect
 from .policies import SCRIPTED, acting, check_policy, script, fingerprint_of
@@ -164,9 +164,9 @@ def read_result(
     path: str | Path,  # a run's directory
 ) -> tuple[dict, pd.DataFrame]:
     "The run's configuration and its index of trajectories. Raises `FileNotFoundError` where no evaluation was left."
-    config = read_json(Path(path) / 'config.json')
-    if config is None: raise FileNotFoundError(f'{path} holds no evaluation; make one with `uitars-nb eval --out {path}`')
-    return config, Store(Path(path) / 'store').index()
+    config = read_json(Path(path) / 'config.json', {})
+    if 'suite' not in config.get('parameters', {}): raise FileNotFoundError(f'{path} holds no evaluation; make one with `uitars-nb eval --out {path}`')
+    return config, Catalogue(Path(path) / 'store').index()
 
 def read_episodes(
     path: str | Path,  # a run's directory

@@ -85,7 +85,7 @@ async def acting(
     seed: int = 0,            # of sampling
     dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as `Policy.to_play` takes it
     dialect: str = '',        # of a server's model, where it does not tell
-    context: int = 0,         # tokens that it takes, likewise
+    context: int = 0,         # tokens that it takes, likewise; of a checkpoint, those that it is shown, if not as many as in training
 ) -> AsyncIterator[MakeAgent]:
     "Builds the policy's agents inside the block. Raises `KeyError` where there is no such policy. A server's token is that of the variable `UITARS_TOKEN`."
     if make := script(check_policy(name)): yield make; return
@@ -104,4 +104,4 @@ async def acting(
             yield PolicyAgent.served(engine, about, sampling, dialect, context)
         return
     policy = Policy.to_play(fetch(name), dtype=dtype)
-    async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling)
+    async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling, context)

@@ -53,9 +53,10 @@ def from_reply(
 ) -> Completion:
     "The completion in a server's answer. Raises `RemoteError` where it is not one."
     try: return _completion(reply, reply['choices'][0], version, seconds)
-    except (KeyError, IndexError, TypeError) as e: raise RemoteError(f'the server answered with something other than a chat completion: {str(reply)[:300]}') from e
+    except (KeyError, IndexError, TypeError, AttributeError) as e: raise RemoteError(f'the server answered with something other than a chat completion: {str(reply)[:300]}') from e
 
 def _completion(reply, got, version, seconds):
+    if not isinstance(text := got['message']['content'] or '', str): raise TypeError('the content is no string')
     logps = [o['logprob'] for o in (got.get('logprobs') or {}).get('content') or []]
     ids = got.get('token_ids') or [-1] * len(logps)
     if not logps: logps = [float('nan')] * len(ids)
@@ -63,7 +64,7 @@ def _completion(reply, got, version, seconds):
     prompt = reply.get('prompt_token_ids') or got.get('prompt_token_ids') or []
     versions = got.get('token_versions') or [version] * len(ids)
     make = lambda x, dtype=np.int32: np.array(x, dtype)
-    return Completion(got['message']['content'] or '', make(prompt), make(ids), make(logps, np.float32), make(versions), finish='length' if got['finish_reason'] == 'length' else 'stop',
+    return Completion(text, make(prompt), make(ids), make(logps, np.float32), make(versions), finish='length' if got['finish_reason'] == 'length' else 'stop',
                       seconds=dict(remote=seconds) | (got.get('seconds') or {}))
 
 class RemoteError(RuntimeError):

@@ -8,7 +8,7 @@ __all__ = ['MARK', 'Prompt', 'Example', 'check_screen', 'check_ids', 'marked', '
 
 # %% ../../nbs/30_model/05_rendering.ipynb #6f4bf729
 import re, threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,14 +57,15 @@ def marked(
     return dict(message, content=[_marked(part) for part in _parts(message)])
 
 def _parts(message):
-    content = message['content']
+    if not isinstance(message, Mapping) or not isinstance(content := message.get('content'), (str, list, tuple)): raise ValueError(f'a message has a role and a content, a string or a list of parts, unlike {str(message)[:80]!r}')
     return [dict(type='text', text=content)] if isinstance(content, str) else content
 
 def _marked(part):
-    kind = part.get('type')
+    kind = part.get('type') if isinstance(part, Mapping) else type(part).__name__
     if kind == 'image': check_screen(part.get('image')); return dict(type='image')
     if kind == 'ids': check_ids(part.get('ids')); return dict(type='text', text=MARK)
     if kind != 'text': raise ValueError(f"a part of a message is of type 'text', 'image' or 'ids', not {kind!r}")
+    if not isinstance(part.get('text'), str): raise ValueError(f"a part of type 'text' has a text that is a string, not {part.get('text')!r}")
     return dict(part, text=part['text'].replace(MARK, '\ufffd'))   # the template sees another character; what is encoded is the part itself
 
 # %% ../../nbs/30_model/05_rendering.ipynb #c4cf603a

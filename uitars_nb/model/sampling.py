@@ -26,6 +26,12 @@ class Sampling:
         if not 0 < self.top_p <= 1: raise ValueError(f'top_p lies in (0, 1], not {self.top_p}')
         if self.max_tokens < 1: raise ValueError(f'max_tokens is 1 or more, not {self.max_tokens}')
         if '' in self.stop: raise ValueError('an empty stop text would end every reply at once')
+        for o in self.stop: _check_text(o)
+
+def _check_text(stop):
+    if not isinstance(stop, str): raise ValueError(f'a stop text is a string, not {stop!r}')
+    try: stop.encode()
+    except UnicodeEncodeError as e: raise ValueError(f'the stop text {stop!r} holds half a character: no reply can contain it') from e
 
 # %% ../../nbs/30_model/35_sampling.ipynb #29df730a
 def log_probs(

@@ -84,7 +84,7 @@ class Collector(IterableDataset):
         length: int = 1 << 30,             # batches of the run; a loader that knows it does not ask for one ahead, which synchronous training could not give
         differing: bool = False,           # only instances whose samples earned different outcomes
     ):
-        if batch % samples: raise ValueError(f'a batch of {batch} does not hold whole groups of {samples}')
+        if batch % samples: raise ValueError(f'a batch of {batch} does not hold whole groups of {samples} samples: take a multiple of that')
         self.source, self.path, self.batch, self.reward, self.staleness, self.start = source, Path(path), batch, reward, staleness, start
         if differing and samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
         self.length, self.differing, self.verdicts = length, differing, {}   # of the samples that wait, by trajectory
