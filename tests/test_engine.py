@@ -10,6 +10,8 @@ import torch
 from transformers.utils import logging
 
 from tests.tiny_models import write_checkpoint
+from uitars_nb.agent.policy_agent import PolicyAgent
+from uitars_nb.core.store import Store
 from uitars_nb.core.types import RequestFailed
 from uitars_nb.model.batching import Batch, load_weights, shelf_bytes
 from uitars_nb.model.engine import Engine
@@ -69,6 +71,17 @@ def truth(policy, prompt, ids, temperature=1.):
 def check(policy, prompt, c, temperature=1.):
     assert np.array_equal(c.prompt_ids, prompt.ids) and len(c.ids) == len(c.versions) > 0
     assert np.abs(c.logps - truth(policy, prompt, c.ids, temperature)).max() < 1e-4
+
+
+@pytest.mark.parametrize('name', ['ct', 'pix2act59'])
+async def test_log_probs_of_the_policies_that_ship(name):
+    policy = Policy.from_pretrained(name, dtype='float32')
+    memory = PolicyAgent.of(policy, None, Sampling(max_tokens=40)).memory
+    prompts = [memory.recall(o.task.instruction, o.steps[:k], o.steps[k].observation, 40).messages for o in Store('reports/cloning/films') for k in range(min(2, len(o.steps)))]
+    async with Engine(policy, max_batch=8) as engine:
+        said = await asyncio.gather(*(engine.complete(o, Sampling(max_tokens=40, seed=i), key=str(i)) for i, o in enumerate(prompts)))
+    assert len(said) > 10
+    for messages, c in zip(prompts, said): check(policy, policy.render(messages), c)
 
 
 @kinds

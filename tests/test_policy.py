@@ -274,9 +274,12 @@ def test_a_saved_checkpoint_has_the_published_names(home, tmp_path, layout):
 def test_saving_replaces_a_checkpoint_whole_and_nothing_else(load, home, tmp_path, monkeypatch):
     policy, folder = load('Qwen3-VL'), tmp_path/'saved'
     policy.save(folder)
-    (folder/'left over').touch()
+    (folder/'model-00002-of-00002.safetensors').touch()   # of an older one
     policy.save(folder)
-    assert not (folder/'left over').exists()
+    assert not (folder/'model-00002-of-00002.safetensors').exists()
+    (folder/'last.ckpt').touch()   # a run's
+    with pytest.raises(FileExistsError, match='holds last.ckpt'): policy.save(folder)
+    (folder/'last.ckpt').unlink()
     (tmp_path/'link').symlink_to(folder)
     policy.save(tmp_path/'link')
     assert (tmp_path/'link').is_symlink() and (folder/'config.json').exists(), 'through a link, what it leads to is replaced'
@@ -287,7 +290,7 @@ def test_saving_replaces_a_checkpoint_whole_and_nothing_else(load, home, tmp_pat
     assert [o.name for o in tmp_path.iterdir()] == ['saved']
     (tmp_path/'thesis').mkdir()
     (tmp_path/'thesis'/'chapter.txt').touch()
-    with pytest.raises(FileExistsError, match='something else'): policy.save(tmp_path/'thesis')
+    with pytest.raises(FileExistsError, match='holds chapter.txt'): policy.save(tmp_path/'thesis')
 
 
 def test_a_checkpoint_that_cannot_be_put_in_its_place_is_kept(load, tmp_path, monkeypatch):

@@ -159,10 +159,11 @@ async def test_an_engine_that_hangs_is_the_environments_time_out():
     assert released.is_set(), 'the request was left running'
 
 
-async def test_an_episode_that_outgrows_its_models_context_ends_there_and_one_that_never_fits_is_an_error():
+async def test_an_episode_that_outgrows_its_models_context_ends_there_and_one_that_cannot_begin_is_given_up():
     traj = await episode(policy(say(click(100)), say(click(200)), ContextExceeded('4097 tokens')))
     assert (traj.stop, traj.reward, len(traj.steps)) == (StopReason.TOKEN_LIMIT, 0., 2)
-    with pytest.raises(ContextExceeded, match='4097'): await episode(policy(ContextExceeded('4097 tokens')))
+    traj = await episode(policy(ContextExceeded('4097 tokens')))
+    assert (traj.stop, traj.reward, traj.info['error']) == (StopReason.ENV_RESOURCE, None, '4097 tokens')
 
 
 @pytest.mark.parametrize('error, reason', [(ConnectionRefusedError('no'), StopReason.ENV_CRASH), (TimeoutError('late'), StopReason.ENV_TIMEOUT), (BrokenPipeError(), StopReason.ENV_CRASH), (RequestFailed('no memory'), StopReason.ENV_RESOURCE)])
