@@ -65,14 +65,14 @@ def plot_stops(
     tables: Mapping[str, pd.DataFrame],  # policy -> table by task with a column per stop reason
     ax: Axes | None = None,
 ) -> Axes:
-    "Share of each stop reason, mean over tasks, one bar a policy; a line across it marks the share that succeeded."
+    "Share of each stop reason, mean over tasks, one bar a policy; the thin one below it is the share that succeeded."
     ax = ax or plt.subplots(figsize=(7, .6 + .5 * len(tables)))[1]
     shares = pd.DataFrame({p: t[[o.value for o in StopReason if o.value in t]].mean() for p, t in tables.items()}).fillna(0)
     left = np.zeros(len(tables))
     for stop, row in shares[shares.sum(axis=1) > 0].iterrows():
         ax.barh(list(tables), row, left=left, color=STOP_COLORS.get(stop, '#c1121f'), label=stop, height=.6)
         left = left + row.to_numpy()
-    ax.plot([t.success.mean() for t in tables.values()], list(tables), ls='', marker='|', ms=26, mew=2.5, color='black', label='success, up to here')
+    ax.barh(np.arange(len(tables)) + .38, [t.success.mean() for t in tables.values()], color='black', label='success', height=.1)
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel='share of episodes')
     ax.spines[['top', 'right']].set_visible(False)
