@@ -57,8 +57,9 @@ def export_replays(
 ):
     "Write the replays that are asked for, and say so."
     from uitars_nb.core.replay import gif_bytes, replay_html
-    if html: html.write_text(replay_html(traj), encoding='utf-8')
-    if gif: gif.write_bytes(gif_bytes(traj))
+    from uitars_nb.core.runs import write_atomic
+    if html: write_atomic(html, replay_html(traj))
+    if gif: write_atomic(gif, gif_bytes(traj))
     for path in filter(None, (html, gif)): print(f'{path}  {path.stat().st_size / 1024:.0f} KB')
 
 # %% ../../nbs/90_cli/30_show.ipynb #25950569
