@@ -1,4 +1,6 @@
 "Hypothesis strategies over the whole action space."
+import re
+
 from hypothesis import strategies as st
 
 from uitars_nb.core.actions import ACTION_SPACE, TYPES, Function, Parameter
@@ -13,15 +15,16 @@ FRAGMENTS = ['<think>', '</think>', '<seed:tool_call>', '</seed:tool_call>', '<f
              '[', '{', '&lt;', '<|box_start|>', '<|im_end|>', '\u2028', '\x85', '\ud800', '漢', '🙂', 'true', '-1', '1e9', '1001']
 characters = st.characters()  # surrogates and controls too
 texts = st.text(characters) | st.lists(st.sampled_from(FRAGMENTS) | st.text(characters, max_size=3), max_size=12).map(''.join)
+words = texts.map(lambda s: re.sub(r'[\ud800-\udfff]', '', s))   # what a value may hold
 integers = st.integers(-2**63, 2**63 - 1)
 numbers = integers | st.floats(allow_nan=False, allow_infinity=False)
-scalars = st.none() | st.booleans() | numbers | texts
-data = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6).map(freeze)
+scalars = st.none() | st.booleans() | numbers | words
+data = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3), max_leaves=6).map(freeze)
 
 BY_TYPE = {
     'point': st.tuples(st.integers(0, GRID), st.integers(0, GRID)),
-    'string': texts, 'number': numbers, 'integer': integers, 'boolean': st.booleans(), 'json': data,
-    'array': st.lists(data, max_size=3).map(freeze), 'object': st.dictionaries(texts, data, max_size=3),
+    'string': words, 'number': numbers, 'integer': integers, 'boolean': st.booleans(), 'json': data,
+    'array': st.lists(data, max_size=3).map(freeze), 'object': st.dictionaries(words, data, max_size=3),
 }
 
 

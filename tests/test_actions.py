@@ -85,6 +85,10 @@ BAD = [  # action, kind, what the message must name
     (Action('mcp.every-type', dict(object={1: 2})), 'bad_value', 'object'),
     (Action('mcp.every-type', dict(boolean=1)), 'bad_value', 'true or false'),
     (Action('mcp.every-type', dict(json=b'')), 'bad_value', 'JSON'),
+    (Action('type', dict(content='a\udfffb')), 'bad_value', r"'\udfff'"),
+    (Action('str_replace_editor', dict(command='view', path='/home/user/\ud800')), 'bad_value', 'path'),
+    (Action('mcp.every-type', dict(json=({'a': '\ud800'},))), 'bad_value', 'JSON'),
+    (Action('mcp.every-type', dict(object={'\ud800': 1})), 'bad_value', 'object'),
 ]
 
 

@@ -86,9 +86,9 @@ def test_show_lists_and_filters(run_dir):
 
 
 def test_show_replays(run_dir):
-    status, out, _ = cli('show', 'run/store', 'demo/1', '--html', 'a.html', '--gif', 'a.gif', cwd=run_dir)
+    status, out, _ = cli('show', 'run/store', 'demo/1', '--html', 'new/a.html', '--gif', 'a.gif', cwd=run_dir)
     assert status == 0 and 'click(point=(500, 500))' in out
-    assert '<html' in (run_dir/'a.html').read_text() and (run_dir/'a.gif').read_bytes()[:4] == b'GIF8'
+    assert '<html' in (run_dir/'new/a.html').read_text() and (run_dir/'a.gif').read_bytes()[:4] == b'GIF8'
 
 
 def test_show_names_the_other_stores_of_a_run_and_finds_an_episode_in_any(run_dir):
@@ -122,10 +122,11 @@ def test_figures(tmp_path):
 
 
 def test_sandbox_acts_and_keeps_the_screen(tmp_path):
-    status, out, err = cli('sandbox', 'miniwob/click-test', '--seed', 3, '--act', "click(point='<point>10 990</point>')", '--save', 'a.png', cwd=tmp_path)
+    status, out, err = cli('sandbox', 'miniwob/click-test', '--seed', 3, '--act', "click(point='<point>10 990</point>')", '--act', 'finished()', '--act', 'wait()',
+                           '--save', 'new/a.png', cwd=tmp_path)
     assert status == 0, err
-    assert 'Click the button.' in out and 'click(point=(10, 990))' in out and 'reward' in out
-    assert (tmp_path/'a.png').read_bytes().startswith(b'\x89PNG')
+    assert 'Click the button.' in out and 'click(point=(10, 990))  goes on, reward' in out and 'finished()  ended, reward' in out and 'wait()' not in out
+    assert (tmp_path/'new/a.png').read_bytes().startswith(b'\x89PNG')
 
 
 def test_sandbox_oracle_wins():

@@ -71,7 +71,22 @@ async def test_what_cannot_be_started_says_why():
         with pytest.raises(PermissionError): await jail.spawn(['/etc/hostname'])
         with pytest.raises(FileNotFoundError): await jail.spawn(['true'], cwd='/nowhere')
         with pytest.raises(OSError, match='too long'): await jail.spawn(['echo', 'x' * 200_000])
-        assert await jail.run(['true']) == (0, b'')
+        assert await jail.run(['true']) == (0, b'') and not jail.waiting
+
+
+async def test_what_no_system_call_can_take_is_refused_and_ends_nothing():
+    async with Jail(SMALL) as jail:
+        with pytest.raises(OSError): await jail.read('/home/user/\ud800')
+        for where in (70_000, -1, 'no\0path', '/\udfff'):
+            with pytest.raises(OSError): await jail.connect(where)
+        with pytest.raises(OSError): await jail.listen(70_000, lambda fd: None)
+        assert jail.alive and await jail.run(['true']) == (0, b'')
+
+
+async def test_orders_wait_until_the_socket_has_room():
+    async with Jail(SMALL) as jail:
+        assert await asyncio.gather(*[jail.run(['true', 'x' * 100_000]) for _ in range(12)]) == [(0, b'')] * 12
+        assert not jail.waiting
 
 
 async def test_many_at_once():

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from fastapi.testclient import TestClient
 from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.bench.bench_manager import Server, faults, serving
@@ -26,7 +27,7 @@ from tests.waiting import until
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Sync, run
 from uitars_nb.sandbox.client import LeasedPool, ManagerClient, RemoteSession
-from uitars_nb.sandbox.fleet import birth
+from uitars_nb.sandbox.fleet import Link, WorkerSettings, alive, birth
 from uitars_nb.sandbox.ledger import Ledger, WorkerRow
 from uitars_nb.sandbox.manager import Manager
 from uitars_nb.sandbox.manager_api import DoorConfig, make_app, tokens_of
@@ -72,6 +73,25 @@ def only_pool(manager): return next(iter(manager.pools.values()))
 def only_link(manager): return next(iter(only_pool(manager).links.values()))
 
 
+async def test_orders_go_over_the_new_line_when_one_was_cut(tmp_path):
+    lines, orders = [], []
+    async def worker(ws):
+        lines.append(ws)
+        async for text in ws: orders.append((len(lines), json.loads(text)['release']))
+    async with serve(worker, '127.0.0.1', 0) as server:
+        url = f'ws://127.0.0.1:{server.sockets[0].getsockname()[1]}'
+        process = SimpleNamespace(row=WorkerRow('w', 'pool', 'simulated', {}, 1, 'secret'), settings=WorkerSettings(str(tmp_path)), url=lambda: url, alive=lambda: True)
+        link = Link(process, lambda link, news: None, lambda link, words: None)
+        link.run()
+        for n in (1, 2, 3):
+            await until(lambda: len(lines) == n)
+            link.order(release=[(0, n)])
+            await until(lambda: len(orders) == n)
+            await lines[-1].close()
+        link.leave()
+    assert orders == [(n, [[0, n]]) for n in (1, 2, 3)]
+
+
 # -- asking
 
 async def test_a_place_has_one_owner(managers):
@@ -102,7 +122,7 @@ async def test_quota_and_full_queue(managers):
     waiting = [asyncio.create_task(manager.acquire(user, 'simulated', wait=5)) for user in ('ann', 'bob')]
     await asyncio.sleep(.05)
     with pytest.raises(Refused, match='may have no more') as e: await manager.acquire('ann', 'simulated')
-    assert e.value.status == 429
+    assert (e.value.status, e.value.retry_after) == (429, 5) and '`quota`' in str(e.value)
     with pytest.raises(Refused, match='wait already') as e: await manager.acquire('cem', 'simulated')
     assert e.value.status == 429
     for task in waiting: task.cancel()
@@ -399,11 +419,17 @@ async def test_a_worker_that_was_started_and_not_written_down(managers, tmp_path
     assert len(workers_of(tmp_path/'m')) == 1
 
 
+def test_a_process_stays_the_same_when_the_clock_is_set(monkeypatch):
+    born = birth(os.getpid())
+    monkeypatch.setattr('psutil._pslinux.boot_time', lambda real=psutil._pslinux.boot_time: real() + 1)   # the date of the boot moves with the clock
+    assert alive(os.getpid(), born) and not alive(os.getpid(), '') and not alive(2 ** 22 + 1, birth(2 ** 22 + 1))
+
+
 async def test_a_worker_in_the_ledger_that_never_was(managers, tmp_path):
     (tmp_path/'m').mkdir()
     ledger = Ledger(tmp_path/'m'/'manager.db')
     ledger.add_worker(WorkerRow('ghost', pool_key('simulated', {}), 'simulated', {}, 2, 'secret'))
-    ledger.add_worker(WorkerRow('other', pool_key('simulated', {}), 'simulated', {}, 2, 'secret', os.getpid(), birth(os.getpid()) - 1000))   # a pid that came again
+    ledger.add_worker(WorkerRow('other', pool_key('simulated', {}), 'simulated', {}, 2, 'secret', os.getpid(), 'another boot'))   # a pid that came again
     ledger.close()
     manager = await managers()
     await manager.acquire('ann', 'simulated')
@@ -589,6 +615,41 @@ async def test_a_wrong_token_and_no_manager(server):
         with pytest.raises(Refused, match='no manager'): await client.acquire('simulated')
         with pytest.raises(EnvironmentFailure, match='no manager'): await LeasedPool(client, 'simulated').acquire()   # a rollout tries again
     with pytest.raises(FileNotFoundError): ManagerClient.local('/nowhere')
+
+
+@pytest.mark.parametrize('url', ['localhost:8765', '127.0.0.1:8765', 'ftp://127.0.0.1', ''])
+def test_an_address_that_is_none(url):
+    with pytest.raises(ValueError, match='http://HOST:PORT'): ManagerClient(url, 'x')
+
+
+async def test_a_client_that_does_not_run_says_so_at_once():
+    client = ManagerClient('http://127.0.0.1:9', 'x')
+    async def refused(asked):
+        with pytest.raises(RuntimeError, match='not running'): await asyncio.wait_for(asked, 5)
+    await refused(client.acquire('simulated'))
+    async with client:
+        waiting = asyncio.create_task(client.acquire('simulated'))
+        await asyncio.sleep(.05)
+    await refused(waiting)
+    await refused(client.acquire('simulated'))
+
+
+async def test_a_line_that_nobody_keeps_any_more(monkeypatch):
+    def connect(*args, **kw): raise ZeroDivisionError('odd')
+    monkeypatch.setattr('uitars_nb.sandbox.client.connect', connect)
+    async with ManagerClient('http://127.0.0.1:9', 'x') as client:
+        for attempt in range(2):
+            with pytest.raises(Refused, match='odd'): await asyncio.wait_for(client.acquire('simulated'), 5)
+
+
+async def test_what_is_refused_for_now_is_asked_again_by_a_rollout():
+    class Busy:
+        async def acquire(self, kind, options): raise Refused(*self.words)
+    pool = LeasedPool(client := Busy(), 'simulated')
+    for words, error in {(429, 'may have no more', .1): EnvironmentFailure, (503, 'no manager'): EnvironmentFailure, (404, 'no kind'): Refused, (401, 'no token'): Refused}.items():
+        client.words, start = words, time.monotonic()
+        with pytest.raises(error, match=words[1]): await pool.acquire()
+        assert time.monotonic() - start >= (words[2] if len(words) > 2 else 0)
 
 
 async def test_a_pool_of_leases_and_a_synchronous_face(server):

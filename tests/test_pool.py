@@ -1,10 +1,11 @@
 "The pool: turns, faults, and nothing left behind."
-import asyncio, os, signal, subprocess, sys, time
+import asyncio, itertools, os, signal, subprocess, sys, time
 from pathlib import Path
 
 import psutil, pytest
 
 from uitars_nb.core.types import Action, StopReason
+from uitars_nb.sandbox import pool as pools
 from uitars_nb.sandbox.base import EnvironmentFailure, Sync, run
 from uitars_nb.sandbox.browser import BrowserConfig
 from uitars_nb.sandbox.pool import BrowserPool
@@ -63,6 +64,40 @@ async def test_a_waiter_gets_the_session_of_the_new_browser():
         await asyncio.sleep(0)
         session.browser.kill()
         assert (await asyncio.wait_for(waiting, 20)).browser is not session.browser
+
+async def test_a_start_that_fails_leaves_nothing(monkeypatch):
+    real, calls = pools.launch, itertools.count()
+    async def launch():
+        if next(calls) == 0: return await real()
+        await asyncio.sleep(.1)
+        raise RuntimeError('did not come up, twice')
+    monkeypatch.setattr(pools, 'launch', launch)
+    with pytest.raises(RuntimeError, match='twice'): await BrowserPool(browsers=2, pages=1).start()
+    assert asyncio.all_tasks() == {asyncio.current_task()}, 'one still starts'
+    assert psutil.wait_procs(chromiums(), timeout=30)[1] == []
+
+async def test_where_no_browser_starts_those_who_wait_are_told_until_one_does(monkeypatch):
+    async def launch(): raise RuntimeError('no room on the disk')
+    async with BrowserPool(browsers=1, pages=1) as pool:
+        with monkeypatch.context() as m:
+            m.setattr(pools, 'launch', launch)
+            pool.places[0].browser.kill()
+            while not pool.restarts: await asyncio.sleep(.01)
+            with pytest.raises(EnvironmentFailure, match='no room on the disk') as e: await asyncio.wait_for(pool.acquire(), 20)
+            assert e.value.reason is StopReason.ENV_RESOURCE
+        async with asyncio.timeout(60), pool.session() as session: assert (await session.observe()).url == 'about:blank'
+
+async def test_where_one_of_two_browsers_does_not_start_the_other_serves(monkeypatch):
+    async def launch(): raise RuntimeError('no room on the disk')
+    async with BrowserPool(browsers=2, pages=1) as pool:
+        monkeypatch.setattr(pools, 'launch', launch)
+        monkeypatch.setattr(pools, 'FAILURES', 1)
+        one, two = await pool.acquire(), await pool.acquire()
+        one.browser.kill()
+        waiting = asyncio.create_task(pool.acquire())
+        await asyncio.sleep(1)
+        await pool.release(two)
+        assert await asyncio.wait_for(waiting, 20) is two
 
 async def test_a_hung_page_does_not_stop_its_place():
     async with BrowserPool(BrowserConfig(timeout=1), browsers=1, pages=1) as pool:

@@ -94,6 +94,13 @@ async def test_what_is_refused_says_why(session, words):
     with pytest.raises(ActionError, match=words): await session.act(BAD[words])
 
 
+async def test_half_a_character_is_refused_and_ends_nothing(session):
+    "No file, pipe or connection could carry it."
+    for action in (bash("echo '\ud800'"), python("'\ud800'"), editor(command='view', path='/home/user/\ud800'), editor(command='create', path='/home/user/a', file_text='\udfff')):
+        with pytest.raises(ActionError, match='surrogate'): await session.act(action)
+    assert 'still here' in await do(session, bash('echo still here'))
+
+
 async def test_endless_work_is_the_policys_own(session):
     session.config = replace(CONFIG, bash_seconds=.5, seconds=1.)
     await session.observe()

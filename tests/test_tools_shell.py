@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.escapes import LIMITS
-from uitars_nb.core.types import Action
-from uitars_nb.sandbox.base import ActionError
+from uitars_nb.core.types import Action, StopReason
+from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
 from uitars_nb.sandbox.bubblewrap import Limits
 from uitars_nb.sandbox.editor import Editor, inserted, replaced
 from uitars_nb.sandbox.jail import Jail, JailConfig
@@ -171,6 +171,12 @@ async def test_input_that_nobody_reads():
     finally: await session.close()
 
 
+async def test_a_command_that_is_no_text_is_refused_and_the_next_one_runs(shell):
+    for command in ('echo \0', "echo '\ud800'"):
+        with pytest.raises(ValueError): await shell.run(command)
+        assert (await shell.run('echo next', 5)).output == 'next\n'
+
+
 async def test_the_end_of_the_shell(shell):
     for end, code in (('exit 3', 3), ('kill -9 $$', -9), ('exec true', 0), ('set -e; false', 1)):
         answer = await shell.run(f'x=1; {end}')
@@ -237,6 +243,22 @@ async def test_a_kernel_that_dies(kernel):
     assert await kernel.run('1 + 1') == '2'
 
 
+async def test_a_kernel_that_cannot_be_reached_is_the_environments(kernel, monkeypatch):
+    async def broken(*args): raise OSError('no descriptor left')
+    with monkeypatch.context() as m:
+        m.setattr('uitars_nb.sandbox.kernel.bridge', broken)
+        for attempt in range(2):
+            with pytest.raises(EnvironmentFailure, match='no descriptor left') as e: await kernel.run('1 + 1')
+            assert e.value.reason is StopReason.ENV_CRASH and kernel.process is None and not kernel.jail.processes
+    assert await kernel.run('1 + 1') == '2'
+
+
+async def test_a_long_name_for_the_temporary_folder_is_no_hindrance(kernel, monkeypatch, tmp_path):
+    (folder := tmp_path/('d' * 100)).mkdir()
+    monkeypatch.setattr('tempfile.tempdir', str(folder))
+    assert await kernel.run('1 + 1') == '2'
+
+
 # The editor
 
 async def edit(editor, command, path='/home/user/a.txt', **args):
@@ -282,6 +304,17 @@ async def test_what_the_editor_refuses(words):
     async with Jail(JailConfig(LIMITS)) as jail:
         await jail.run(['sh', '-c', 'echo a > a.txt; head -c 99 /usr/bin/env > binary; head -c 1500000 /dev/zero > big; mkfifo pipe'])
         with pytest.raises(ActionError, match=words): await asyncio.wait_for(edit(Editor(jail), 'view', **BAD[words]), 20)
+
+
+async def test_a_file_that_is_refused_is_not_there():
+    "So it can be created when what was wrong is mended."
+    async with Jail(JailConfig(LIMITS)) as jail:
+        for text, words in {'x' * 2_000_000: 'at most 1048576', '\ud800': 'is not text'}.items():
+            with pytest.raises(ActionError, match=words): await edit(Editor(jail), 'create', file_text=text)
+        await jail.run(['sh', '-c', 'head -c 100000000 /dev/zero > big; head -c 100000000 /dev/zero > big2'])
+        with pytest.raises(ActionError, match='No space'): await edit(Editor(jail), 'create', file_text='x' * 900_000)
+        await jail.run(['rm', 'big'])
+        assert 'was created' in await edit(Editor(jail), 'create', file_text='x' * 900_000)
 
 
 async def test_a_full_home_keeps_the_text():

@@ -14,9 +14,11 @@ from typing import Annotated
 
 import typer
 
+from ..agent.loop import ENDINGS
 from .main import app
 from ..core.actions import Fault
 from ..core.grammar15 import parse
+from ..core.runs import write_atomic
 from ..core.types import Action, Observation, TaskSpec, png_bytes
 from ..sandbox.base import ActionError, Session, run
 from ..tasks.base import Task, Verdict, get_task, split_of
@@ -33,9 +35,10 @@ def read_actions(
 # %% ../../nbs/90_cli/20_sandbox.ipynb #419a1e1f
 def outcome(
     verdict: Verdict,
+    ended: bool = False,   # by an ending
 ) -> str:
     "A verdict in a few words."
-    return f'{"done" if verdict.done else "goes on"}, reward {verdict.reward:g}'
+    return f'{"done" if verdict.done else "ended" if ended else "goes on"}, reward {verdict.reward:g}'
 
 async def try_action(
     session: Session,
@@ -44,10 +47,12 @@ async def try_action(
     action: Action,
 ) -> tuple[str, bool]:
     "Perform `action`; what came of it in words, and whether the task is over."
-    try: await session.act(action)
+    ended = action.name in ENDINGS
+    try:
+        if not ended: await session.act(action)
     except ActionError as e: return f'{action}  refused: {e}', False
     verdict = await task.verify(session, spec)
-    return f'{action}  {outcome(verdict)}', verdict.done
+    return f'{action}  {outcome(verdict, ended)}', ended or verdict.done
 
 # %% ../../nbs/90_cli/20_sandbox.ipynb #7e7ace4a
 LOCAL = re.compile(r'file://\S*/')  # where a local page lies says nothing
@@ -81,7 +86,7 @@ async def look(session: Session, save: Path | None):
     "Describe the screen, and keep it in `save`."
     obs = await session.observe()
     print(describe(obs))
-    if save: save.write_bytes(png_bytes(obs.screenshot))
+    if save: write_atomic(save, png_bytes(obs.screenshot))
 
 # %% ../../nbs/90_cli/20_sandbox.ipynb #eadbc6f8
 async def given(

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .actions import ACTION_SPACE, ActionSpace, Fault, FaultKind, Function, Parameter, read_value, short
-from .actions import missing_parameter, unknown_function, unknown_parameter, validate, write_value
+from .actions import ACTION_SPACE, NAME, POINT_TEXT, ActionSpace, Fault, FaultKind, Function, Parameter, missing_parameter, read_value, short
+from .actions import unknown_function, unknown_parameter, validate, write_value
 from .coordinates import grid_to_model, model_to_grid, smart_resize
 from .grammar import Cursor, Parsed, Refusal, check, refuse
 from .types import Action
@@ -50,7 +50,6 @@ def quote(
 # %% ../../nbs/00_core/12_grammar15.ipynb #c096524f
 _NUMBER = r'\s*(-?[0-9]{1,9})\s*'
 _PAIR = re.compile(rf'(?:<\|box_start\|>)?\({_NUMBER},{_NUMBER}\)(?:<\|box_end\|>)?')
-_TAGGED = re.compile(r'<point>\s*(-?[0-9]{1,9})\s+(-?[0-9]{1,9})\s*</point>')
 
 def read_point(
     parameter: Parameter,
@@ -58,7 +57,7 @@ def read_point(
     size: tuple[int, int] | None = None,   # width, height of the screenshot: points are UI-TARS-1.5's; None: on the grid
 ) -> tuple[int, int] | Fault:
     "The grid point that `text` writes, or a fault."
-    found = _PAIR.fullmatch(text.strip()) or _TAGGED.fullmatch(text.strip())
+    found = _PAIR.fullmatch(text.strip()) or POINT_TEXT.fullmatch(text.strip())
     if not found: return Fault(FaultKind.BAD_VALUE, f"{parameter.name} takes '(x,y)' with integers x and y, not {short(text)}")
     point = tuple(map(int, found.groups()))
     if size is None: return parameter.fault(point) or point
@@ -89,7 +88,6 @@ def names(
     return {written_name(p): p.name for p in function.parameters} | {p.name: p.name for p in function.parameters}
 
 # %% ../../nbs/00_core/12_grammar15.ipynb #3094e60e
-_NAME = re.compile(r'[A-Za-z_][A-Za-z0-9_./:-]{0,127}')
 _STRING = re.compile(r"""'([^'\\]*+(?:\\.[^'\\]*+)*+)'|"([^"\\]*+(?:\\.[^"\\]*+)*+)\"""", re.DOTALL)
 _BARE = re.compile(r'[A-Za-z0-9.+-]{1,64}')
 
@@ -99,7 +97,7 @@ def take_name(
     follow: str,    # the character that must come next
 ) -> str:
     "The name that stands here; `follow` is taken too."
-    found = cur.match(_NAME)
+    found = cur.match(NAME)
     if not found: refuse(cur, what)
     cur.skip()
     if not cur.take(follow): refuse(cur, f'{follow} after {found[0]}')

@@ -86,7 +86,8 @@ async def reckoning(
     split: str = 'validation',  # or 'test'
     **kwargs,                   # of `replies`
 ) -> dict[str, tuple[int, int]]:
-    "Problems solved and problems, by kind, as `probe_table` takes them. A problem is solved where its line stands in the reply, in whatever place."
+    "Problems solved and problems, by kind, as `probe_table` takes them. A problem is solved where its line stands in the reply, in whatever place. Raises `ValueError` for the training split."
+    if split == 'train': raise ValueError('a probe asks what was not trained on: choose validation or test')
     kinds = random.Random(n).sample([o for o in PROBLEMS for _ in range(n)], n * len(PROBLEMS))   # mixed, as in the lessons
     kinds = [kinds[i:i + LINES] for i in range(0, len(kinds), LINES)]
     asked, right = zip(*(lesson(random.Random(seed), some) for seed, some in zip(seeds(split, len(kinds), 'probe/arithmetic'), kinds)))

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['BROWSER_SPACE', 'MEANS', 'DRAG', 'COPY', 'SHORTCUTS', 'pixel', 'click', 'left_double', 'right_single', 'move_to',
            'drag', 'mouse_down', 'mouse_up', 'scroll', 'press', 'release', 'type', 'wait', 'dragging', 'send', 'turn',
-           'nth', 'close_tab', 'history', 'copy', 'paste', 'hotkey', 'full_address', 'check_address', 'navigate',
-           'navigate_back', 'act_on_dialog', 'answer', 'missing_files', 'choose', 'perform']
+           'nth', 'close_tab', 'history', 'copy', 'paste', 'hotkey', 'check_address', 'navigate', 'navigate_back',
+           'act_on_dialog', 'answer', 'missing_files', 'choose', 'perform']
 
 # %% ../../nbs/10_sandbox/18_acting.ipynb #1cf207a0
 import asyncio, json
@@ -16,6 +16,7 @@ from ..core.actions import ACTION_SPACE, ActionSpace, arguments
 from ..core.coordinates import to_pixel
 from ..core.types import Action, EventKind
 from . import dialogs
+from .addresses import full_address
 from .base import ActionError
 from .cdp import CdpError
 from .dialogs import Answer
@@ -181,11 +182,6 @@ def hotkey(session, key):
     return shortcut(session) if shortcut else session.hands.hotkey(keys)
 
 # %% ../../nbs/10_sandbox/18_acting.ipynb #304d4201
-def full_address(text: str) -> str:
-    "The address that a person would mean by `text`."
-    url = text.strip()
-    return url if '://' in url or url.startswith(('about:', 'data:', 'javascript:')) else f'https://{url}'
-
 def check_address(session, url: str) -> None:
     "Raises `ActionError` for an address that is not allowed here; the refusal is an event."
     if session.addresses.may_open(url): return

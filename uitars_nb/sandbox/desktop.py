@@ -17,9 +17,10 @@ from pathlib import Path
 from ..core.actions import validate
 from ..core.types import Action, Observation, StopReason
 from . import programs
+from .addresses import full_address
 from .base import ActionError, EnvironmentFailure
 from .bubblewrap import HOME, require_bubblewrap
-from .gestures import SPACE, full_address
+from .gestures import SPACE
 from .jail import Jail, JailConfig, JailGone
 from .remote import Looking, RemoteGuest, connection
 from .screens import Receiver

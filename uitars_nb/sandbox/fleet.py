@@ -24,18 +24,25 @@ from .worker import WorkerConfig
 # %% ../../nbs/10_sandbox/73_fleet.ipynb #99e75e3b
 def birth(
     pid: int,
-) -> float:
-    "When a living process began, seconds since 1970; 0 where there is none."
-    try: process = psutil.Process(pid)
-    except psutil.Error: return 0.
-    return 0. if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+) -> str:
+    "When a living process began, by no clock that can be set; empty where there is none."
+    try:
+        process = psutil.Process(pid)
+        return '' if process.status() == psutil.STATUS_ZOMBIE else _moment(process)
+    except psutil.Error: return ''
+
+def _moment(process):
+    "The machine's start and ticks since then; where there is no /proc, a date."
+    try: boot, stat = (Path('/proc', o).read_text(errors='replace') for o in ('sys/kernel/random/boot_id', f'{process.pid}/stat'))
+    except OSError: return f'born {process.create_time()}'
+    return f'{boot.strip()} {stat.rpartition(")")[2].split()[19]}'   # behind a name that may hold anything
 
 def alive(
     pid: int,
-    born: float,
+    born: str,
 ) -> bool:
     "True where the very process lives."
-    return pid > 0 and abs(birth(pid) - born) < .1
+    return pid > 0 and birth(pid) == born != ''
 
 MARK = 'UITARS_WORKER'   # environment variable of all that a worker starts: the worker's id
 
@@ -45,7 +52,7 @@ def _marked(p, mark):
 
 def kill(
     pid: int,
-    born: float,
+    born: str,
     mark: str = '',   # of what it has started
 ) -> None:
     "Kill a process, if it is the one that is meant, and all that bears its mark; also where it is dead already."
@@ -58,10 +65,10 @@ def kill(
 
 def find(
     path: str | Path,   # of a worker's configuration
-) -> tuple[int, float]:
-    "The process of a worker that was started and not written down; zeros where there is none."
+) -> tuple[int, str]:
+    "The process of a worker that was started and not written down, and its birth; 0 where there is none."
     running = (p for p in psutil.process_iter(['cmdline']) if (p.info['cmdline'] or [''])[-1] == str(path))
-    return next(((p.pid, birth(p.pid)) for p in running), (0, 0.))
+    return next(((p.pid, birth(p.pid)) for p in running), (0, ''))
 
 # %% ../../nbs/10_sandbox/73_fleet.ipynb #6768b38f
 @dataclass(frozen=True)
@@ -172,7 +179,9 @@ async def _once(self):
     "One connection, until it is cut. One that cannot be had kills the process."
     try:
         async with connect(f'{self.url}/manager', **self._how(), open_timeout=min(10, self.settings.start), close_timeout=1) as ws:
-            await asyncio.gather(self._send(ws), self._receive(ws))
+            both = [asyncio.ensure_future(o) for o in (self._send(ws), self._receive(ws))]
+            try: await asyncio.gather(*both)
+            finally: [o.cancel() for o in both]   # or the next order would go where nobody is
     except (OSError, TimeoutError, InvalidHandshake): self.process.kill()
     except ConnectionClosed: await asyncio.sleep(.02)
 

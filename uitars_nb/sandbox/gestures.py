@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['NAMES', 'SPACE', 'NOTCH', 'NOTCHES', 'DOUBLE_CLICK', 'BUTTONS', 'SPOT', 'SUBMIT', 'WAIT', 'MEANS', 'load_pyautogui',
            'is_x11', 'Gestures', 'click', 'left_double', 'right_single', 'move_to', 'drag', 'mouse_down', 'mouse_up',
-           'scroll', 'press', 'release', 'hotkey', 'type', 'wait', 'full_address', 'navigate', 'navigate_back',
-           'perform', 'let_go']
+           'scroll', 'press', 'release', 'hotkey', 'type', 'wait', 'navigate', 'navigate_back', 'perform', 'let_go']
 
 # %% ../../nbs/10_sandbox/52_gestures.ipynb #b8cb5fdf
 import asyncio, os, sys, time, webbrowser
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from ..core.actions import ACTION_SPACE, ActionSpace, arguments, validate
 from ..core.coordinates import to_pixel
 from ..core.types import Action
+from .addresses import full_address
 from .base import ActionError
 from .input import chord, key_name
 from .keysyms import Keyboard
@@ -187,13 +187,6 @@ async def wait(hands, time):
     "Let time pass."
     if time > WAIT: raise ActionError(f'wait takes at most {WAIT} seconds at a time, not {time:g}')
     await asyncio.sleep(time)
-
-def full_address(
-    text: str,
-) -> str:
-    "The address that a person would mean by `text`; as `sandbox.acting` has it, which needs a POSIX system."
-    url = text.strip()
-    return url if '://' in url or url.startswith(('about:', 'data:', 'javascript:')) else f'https://{url}'
 
 @_means
 async def navigate(hands, content):

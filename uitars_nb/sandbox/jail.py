@@ -166,6 +166,14 @@ def _exited(self, pid, code):
     if process and not process.ended.done(): process.ended.set_result(code)
 
 @_patch(Jail)
+async def _send(self, data, fds):
+    "Send an order as soon as there is room for it."
+    while self.sock is not None:
+        try: return socket.send_fds(self.sock, [data], list(fds))
+        except BlockingIOError: await asyncio.sleep(.002)
+        except (BrokenPipeError, ConnectionResetError): self._end()
+
+@_patch(Jail)
 async def ask(self,
     do: str,               # one of the supervisor's orders
     fds: Sequence[int] = (),
@@ -173,13 +181,14 @@ async def ask(self,
 ) -> tuple[dict, list[int]]:
     "The supervisor's answer, and descriptors that the caller closes. Raises `JailGone`, and the `OSError` that the supervisor met."
     if self.sock is None: raise JailGone('the jail has ended, or was never started')
-    self.asked, future = self.asked + 1, asyncio.get_running_loop().create_future()
-    self.waiting[self.asked] = future
-    data = json.dumps(dict(id=self.asked, do=do, **message)).encode()
+    self.asked = id = self.asked + 1
+    data = json.dumps(dict(id=id, do=do, **message)).encode()
     if len(data) > supervisor.PACKET: raise OSError(errno.E2BIG, f'{len(data)} bytes are too long an order; write a file in the jail')
-    try: socket.send_fds(self.sock, [data], list(fds))
-    except (BrokenPipeError, ConnectionResetError): self._end()
-    answer, got = await future
+    self.waiting[id] = future = asyncio.get_running_loop().create_future()
+    try:
+        await self._send(data, fds)
+        answer, got = await future
+    finally: self.waiting.pop(id, None)
     if 'error' in answer: raise OSError(answer['errno'], answer['error'], answer['path'])
     return answer, got
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 # %% ../../nbs/10_sandbox/71_ledger.ipynb #123bb75e
 SCHEMA = '''
-create table if not exists workers(id text primary key, pool text, kind text, options text, slots integer, secret text, pid integer, born real);
+create table if not exists workers(id text primary key, pool text, kind text, options text, slots integer, secret text, pid integer, born text);
 create table if not exists leases(number integer primary key autoincrement, id text unique, user text, request text, kind text, options text,
   worker text, place integer, ttl real, task text, granted real, ended real, reason text);
 create unique index if not exists one_to_a_place on leases(worker, place) where ended is null;
@@ -32,7 +32,7 @@ class WorkerRow:
     slots: int
     secret: str
     pid: int = 0        # 0: not known to have started
-    born: float = 0.    # when the process began, seconds since 1970; tells it from another of the same pid
+    born: str = ''      # when the process began; tells it from another of the same pid
 
 @dataclass(frozen=True)
 class LeaseRow:
@@ -82,7 +82,7 @@ def add_worker(self, row: WorkerRow) -> None:
     self._insert('workers', **asdict(row))
 
 @_patch(Ledger)
-def started(self, id: str, pid: int, born: float) -> None:
+def started(self, id: str, pid: int, born: str) -> None:
     "Write down which process a worker is."
     self.db.execute('update workers set pid = ?, born = ? where id = ?', (pid, born, id))
 

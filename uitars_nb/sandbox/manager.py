@@ -111,7 +111,7 @@ async def _ask(self, pool, user, ttl, wait, request, task):
     if self.draining: raise Refused(503, 'the manager is about to end')
     waiting = sum(p.queue.waiting(user) for p in self.pools.values() if len(p.queue))
     if self.held[user] + waiting >= self.config.quota:
-        raise Refused(429, f'{user} has {self.config.quota} sessions or requests, and may have no more', 5)
+        raise Refused(429, f'{user} has {self.config.quota} sessions or requests, and may have no more: so says `quota` of the manager', 5)
     if pool.idle: return self._grant(pool, *next(iter(pool.idle)), user, request, ttl, task)
     waiter = asyncio.get_running_loop().create_future()
     waiter.pool, waiter.request, waiter.owners = pool, request, 0

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from .bridge import Streams, streams
 from .jail import Jail
-from .proxy import Refused, serve
+from .proxy import NoConnection, serve
 
 # %% ../../nbs/10_sandbox/42_network.ipynb #50566f58
 HOST = 'host'   # the machine that the jail runs on
@@ -48,12 +48,12 @@ def outward(
 ) -> Callable[[str, int], Awaitable[Streams]]:
     "Connections to the hosts on the list."
     async def dial(host, port):
-        if not listed(host, port, hosts): raise Refused(403, f'{host}:{port} is not among the hosts that this sandbox may reach')
+        if not listed(host, port, hosts): raise NoConnection(403, f'{host}:{port} is not among the hosts that this sandbox may reach')
         try: addresses = [o for o in await resolve(host, port) if public(o) or f'{host}:{port}' in hosts]
-        except OSError as e: raise Refused(502, f'{host} is unknown') from e
-        if not addresses: raise Refused(403, f'{host} is no public address')
+        except OSError as e: raise NoConnection(502, f'{host} is unknown') from e
+        if not addresses: raise NoConnection(403, f'{host} is no public address')
         try: return await asyncio.wait_for(asyncio.open_connection(addresses[0], port), 20)
-        except (OSError, TimeoutError) as e: raise Refused(502, f'{host}:{port} does not answer') from e
+        except (OSError, TimeoutError) as e: raise NoConnection(502, f'{host}:{port} does not answer') from e
     return dial
 
 # %% ../../nbs/10_sandbox/42_network.ipynb #d0dbffdb

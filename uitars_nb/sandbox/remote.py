@@ -13,8 +13,10 @@ from urllib.parse import unquote
 
 import httpx
 
+from ..core.actions import validate
 from ..core.types import Action, Observation, StopReason
 from .base import ActionError, EnvironmentFailure
+from .gestures import SPACE
 from .programs import command
 from .screens import Receiver
 from .xwindows import Window
@@ -84,6 +86,7 @@ class RemoteGuest:
 
     async def act(self, action: Action) -> None:
         "Perform one action. Raises `ActionError` and `EnvironmentFailure`."
+        if fault := validate(action, SPACE): raise ActionError(str(fault))
         await self.ask('POST', '/act', duration(action), json=dict(name=action.name, args=action.args))
 
     async def observe(self) -> Observation:

@@ -151,7 +151,7 @@ async def run(self,
     command: str,          # '' for more output, 'C-c' to interrupt
     timeout: float = 30.,  # seconds until it is left running
 ) -> Answer:
-    "What came of it. Raises `ValueError` where nothing runs that could have more output, for a zero byte, and for a line that a terminal would cut."
+    "What came of it. Raises `ValueError` where nothing runs that could have more output, for what is no text, and for a line that a terminal would cut."
     if '\0' in command: raise ValueError('a command has no zero bytes')
     text = command.strip()
     if self.process is not None and self.process.code is not None: self.close()
@@ -190,11 +190,12 @@ def _took(self):
 
 @_patch(Shell)
 def _begin(self, command):
+    data = command.encode('utf-8', 'surrogateescape')   # where this fails nothing has begun
     self.numbers, self.interrupts, self.read = self.numbers + 1, 0, 0
     self.busy, self.code, self.mark = command, None, b''
     self.done.clear()
     termios.tcsetattr(self.process.master, termios.TCSANOW, self.mode)
-    self._send(b'%d\0%s\0' % (self.numbers, command.encode('utf-8', 'surrogateescape')))
+    self._send(b'%d\0%s\0' % (self.numbers, data))
 
 @_patch(Shell)
 def _send(self, data):

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PATIENCE', 'PACKET', 'TICK', 'ORDERS', 'limit', 'place', 'become', 'terminal', 'spawn', 'open_file', 'dial', 'taken',
-           'largest', 'states', 'send', 'sweep', 'Supervisor', 'answer', 'accept', 'reap', 'watch', 'serve', 'main']
+           'largest', 'states', 'send', 'sweep', 'Supervisor', 'trouble', 'answer', 'accept', 'reap', 'watch', 'serve',
+           'main']
 
 # %% ../../nbs/10_sandbox/32_supervisor.ipynb #af649cf2
 import ctypes, errno, fcntl, json, os, resource, select, signal, socket, stat, struct, sys, termios, time
@@ -219,6 +220,13 @@ def _patch(cls):
     def add(f): setattr(cls, f.__name__, f); return f
     return add
 
+def trouble(
+    e: Exception,
+) -> dict:
+    "What is told of an order that failed."
+    code, says, path = (getattr(e, o, None) for o in ('errno', 'strerror', 'filename'))
+    return dict(errno=code or errno.EINVAL, error=says or str(e), path=str(path or ''))
+
 ORDERS = ('spawn', 'kill', 'kill_session', 'sweep', 'open', 'dial', 'listen')
 
 @_patch(Supervisor)
@@ -230,7 +238,7 @@ def answer(self):
     message = json.loads(data)
     id, name = message.pop('id'), message.pop('do')
     try: result, out = getattr(self, name)(fds, **message) if name in ORDERS else ({}, [])
-    except OSError as e: result, out = dict(errno=e.errno or errno.EINVAL, error=e.strerror or str(e), path=str(e.filename or '')), []
+    except (OSError, ValueError, OverflowError) as e: result, out = trouble(e), []
     self.tell(out, id=id, **result)
     return True
 

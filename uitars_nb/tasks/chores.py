@@ -150,7 +150,8 @@ def find_text(rng):
     files, folder = s.files(4, 'txt md'), s.word()
     names = sorted(files)
     hit = rng.choice(names)
-    word = rng.choice(files[hit].decode().split())
+    words, others = files[hit].decode().split(), b''.join(files[o] for o in names if o != hit).decode()
+    word = next(o for o in iter(lambda: rng.choice(words), None) if o not in others)
     ops = *(('read', o) for o in names[:names.index(hit) + 1]), ('move', f'{folder}/', hit)
     return Chore(whole(files | {f'{folder}/': b''}), ops, f'One file in ~/files holds the word "{word}". Move it into the folder {folder}.')
 

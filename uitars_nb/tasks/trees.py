@@ -115,7 +115,7 @@ def unpacked(
         with tarfile.open(fileobj=io.BytesIO(plain), mode='r:') as tar:
             if sum(m.size for m in tar) > MOST_BYTES: raise ValueError('the archive claims to be too large')
             return whole({m.name.removeprefix('./') + '/' * m.isdir(): tar.extractfile(m).read() if m.isreg() else b'' for m in tar})
-    except (OSError, EOFError, zlib.error, tarfile.TarError, KeyError) as e: raise ValueError(f'no archive: {e}') from e
+    except (OSError, EOFError, zlib.error, tarfile.TarError, KeyError, RecursionError) as e: raise ValueError(f'no archive: {e}') from e
 
 def faults(
     found: Tree,
