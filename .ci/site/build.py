@@ -20,14 +20,14 @@ doctrees = source/'.doctrees'
 ini = ConfigParser(interpolation=None)
 ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
-TITLES = dict(core='Core', sandbox='Sandbox', tasks='Tasks', model='Model', agent='Agent', rl='RL', flywheel='Flywheel', train='Train',
-              evaluation='Evaluation', cli='Command line', tutorials='Tutorials', experiments='Experiments', reports='Reports')
+TITLES = dict(tutorials='Tutorials', experiments='Experiments', reports='Reports', core='Core', sandbox='Sandbox', tasks='Tasks', model='Model', agent='Agent',
+              rl='RL', flywheel='Flywheel', train='Train', evaluation='Evaluation', cli='Command line')   # in the order of the navigation
 HIDDEN = {'hide', 'default_exp'}
 EXPORTS = {'export', 'exports', 'exporti'}
 
 
 def sections():
-    "Section -> its notebooks, in reading order."
+    "Section -> its notebooks, in reading order; what is read by topic before the layers."
     found = {re.sub(r'^\d+_', '', d.name): sorted(d.glob('[!._]*.ipynb')) for d in sorted((root/'nbs').iterdir()) if d.is_dir()}
     found['reports'] = sorted((root/'reports').glob('*/[!._]*.ipynb'))
     return {k: found[k] for k in TITLES if found.get(k)}
@@ -167,6 +167,14 @@ def prepare():
     return len(books)
 
 
+def sweep():
+    "Remove built pages that no source stands behind any more; Sphinx leaves them."
+    made = {'genindex', 'search', 'index'}
+    for page in site.rglob('*.html'):
+        name = page.relative_to(site).with_suffix('')
+        if str(name) not in made and '_static' not in name.parts and not (source/name).with_suffix('.ipynb').exists(): page.unlink()
+
+
 def main():
     "Build; exit status 1 where Sphinx warns."
     parser = argparse.ArgumentParser(description=__doc__)
@@ -184,6 +192,7 @@ def build(fresh):
     pages = prepare()
     args = ['-b', 'html', '-q', '-W', '--keep-going', '-c', str(root/'.ci'/'site'), '-d', str(doctrees), str(source), str(site)]
     status = build_main(args)
+    sweep()
     print(f'{pages} pages in {site.name}/index.html' if status == 0 else 'the site has warnings, see above')
     return status
 
