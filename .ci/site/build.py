@@ -138,8 +138,16 @@ def write(path, data):
     written.add(path)
 
 
-def toctree(name, pages):
-    lines = [f'/{page_of(p).with_suffix("")}' for p in pages]
+def title(nb):
+    "What the first heading of a notebook says."
+    return next(c.source for c in nb.cells if c.cell_type == 'markdown').partition('\n')[0].lstrip('# ')
+
+
+def toctree(name, pages, books):
+    "The navigation of a section; where titles are the same, with the name of the folder behind them."
+    titles = [title(books[p]) for p in pages]
+    links = [f'/{page_of(p).with_suffix("")}' for p in pages]
+    lines = [f'{t} ({p.parent.name}) <{link}>' if titles.count(t) > 1 else link for p, t, link in zip(pages, titles, links)]
     return cell('markdown', '\n'.join(['```{toctree}', ':hidden:', f':caption: {TITLES[name]}', '', *lines, '```']))
 
 
@@ -160,7 +168,7 @@ def prepare():
     books = {p: NBProcessor(p).nb for p in [root/'nbs'/'index.ipynb', *(p for ps in groups.values() for p in ps)]}
     names = public_names(books)
     for path, nb in books.items():
-        extra = [toctree(k, ps) for k, ps in groups.items()] if path.name == 'index.ipynb' else []
+        extra = [toctree(k, ps, books) for k, ps in groups.items()] if path.name == 'index.ipynb' else []
         write(source/page_of(path), notebook(process(path, nb, names) + extra))
     for old in source.rglob('[!.]*'):
         if old.is_file() and old not in written and doctrees not in old.parents: old.unlink()
