@@ -111,3 +111,26 @@ async def test_hidden_cells_and_directives_stay_away(page, address):
     await page.goto(urljoin(address, 'tasks/base.html'))
     text = await page.inner_text('article')
     assert '#|' not in text and 'test_eq, test_fail' not in text and 'def split_of' in text
+
+
+async def test_navigation_begins_with_tutorials_and_folds_layers(page, address):
+    await page.goto(urljoin(address, 'train/ppo.html'))
+    parts = await page.eval_on_selector_all('.sidebar-tree .caption', 'all => all.map(o => [o.textContent.trim(), !o.nextElementSibling.checkVisibility()])')
+    assert [name for name, _ in parts[:3]] == ['Tutorials', 'Experiments', 'Reports']
+    assert [name for name, folded in parts if not folded] == ['Tutorials', 'Train']
+    await page.click('.sidebar-tree .caption:has-text("Core")')
+    assert await page.is_visible('.sidebar-tree a[href$="core/types.html"]')
+
+
+async def test_no_line_of_code_is_cut_off(page, address):
+    "Long ones go on below themselves, and what is copied is what was written."
+    await page.goto(urljoin(address, 'train/ppo.html'))
+    cut = await page.eval_on_selector_all('.cell_input pre', 'all => all.filter(o => o.scrollWidth > o.clientWidth).map(o => o.textContent.slice(0, 80))')
+    assert cut == []
+    texts = await page.eval_on_selector_all('.cell_input pre', 'all => all.map(o => o.textContent)')
+    assert any("    algorithm: str = 'ppo'                        # of ALGORITHMS\n    updates: int = 100\n" in o for o in texts)
+
+
+def test_no_page_is_left_of_a_notebook_that_is_gone(built):
+    pages = {o.relative_to(built).with_suffix('') for o in built.rglob('*.html') if '_static' not in o.parts}
+    assert {str(o) for o in pages if not (root/'_proc'/o).with_suffix('.ipynb').exists()} <= {'genindex', 'search'}

@@ -20,14 +20,14 @@ doctrees = source/'.doctrees'
 ini = ConfigParser(interpolation=None)
 ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
-TITLES = dict(core='Core', sandbox='Sandbox', tasks='Tasks', model='Model', agent='Agent', rl='RL', flywheel='Flywheel', train='Train',
-              evaluation='Evaluation', cli='Command line', tutorials='Tutorials', experiments='Experiments', reports='Reports')
+TITLES = dict(tutorials='Tutorials', experiments='Experiments', reports='Reports', core='Core', sandbox='Sandbox', tasks='Tasks', model='Model', agent='Agent',
+              rl='RL', flywheel='Flywheel', train='Train', evaluation='Evaluation', cli='Command line')   # in the order of the navigation
 HIDDEN = {'hide', 'default_exp'}
 EXPORTS = {'export', 'exports', 'exporti'}
 
 
 def sections():
-    "Section -> its notebooks, in reading order."
+    "Section -> its notebooks, in reading order; what is read by topic before the layers."
     found = {re.sub(r'^\d+_', '', d.name): sorted(d.glob('[!._]*.ipynb')) for d in sorted((root/'nbs').iterdir()) if d.is_dir()}
     found['reports'] = sorted((root/'reports').glob('*/[!._]*.ipynb'))
     return {k: found[k] for k in TITLES if found.get(k)}
@@ -138,8 +138,16 @@ def write(path, data):
     written.add(path)
 
 
-def toctree(name, pages):
-    lines = [f'/{page_of(p).with_suffix("")}' for p in pages]
+def title(nb):
+    "What the first heading of a notebook says."
+    return next(c.source for c in nb.cells if c.cell_type == 'markdown').partition('\n')[0].lstrip('# ')
+
+
+def toctree(name, pages, books):
+    "The navigation of a section; where titles are the same, with the name of the folder behind them."
+    titles = [title(books[p]) for p in pages]
+    links = [f'/{page_of(p).with_suffix("")}' for p in pages]
+    lines = [f'{t} ({p.parent.name}) <{link}>' if titles.count(t) > 1 else link for p, t, link in zip(pages, titles, links)]
     return cell('markdown', '\n'.join(['```{toctree}', ':hidden:', f':caption: {TITLES[name]}', '', *lines, '```']))
 
 
@@ -160,11 +168,19 @@ def prepare():
     books = {p: NBProcessor(p).nb for p in [root/'nbs'/'index.ipynb', *(p for ps in groups.values() for p in ps)]}
     names = public_names(books)
     for path, nb in books.items():
-        extra = [toctree(k, ps) for k, ps in groups.items()] if path.name == 'index.ipynb' else []
+        extra = [toctree(k, ps, books) for k, ps in groups.items()] if path.name == 'index.ipynb' else []
         write(source/page_of(path), notebook(process(path, nb, names) + extra))
     for old in source.rglob('[!.]*'):
         if old.is_file() and old not in written and doctrees not in old.parents: old.unlink()
     return len(books)
+
+
+def sweep():
+    "Remove built pages that no source stands behind any more; Sphinx leaves them."
+    made = {'genindex', 'search', 'index'}
+    for page in site.rglob('*.html'):
+        name = page.relative_to(site).with_suffix('')
+        if str(name) not in made and '_static' not in name.parts and not (source/name).with_suffix('.ipynb').exists(): page.unlink()
 
 
 def main():
@@ -184,6 +200,7 @@ def build(fresh):
     pages = prepare()
     args = ['-b', 'html', '-q', '-W', '--keep-going', '-c', str(root/'.ci'/'site'), '-d', str(doctrees), str(source), str(site)]
     status = build_main(args)
+    sweep()
     print(f'{pages} pages in {site.name}/index.html' if status == 0 else 'the site has warnings, see above')
     return status
 

@@ -12,3 +12,33 @@ document.addEventListener('DOMContentLoaded', () => {
   show(localStorage.getItem('uitars-source') === 'hidden');
   title.before(button);
 });
+
+// Long lines of code go on below themselves, further in, so that none is cut off and none looks like a line of its own.
+const folded = (pre) => {
+  const open = [];   // elements of the highlighter that reach over line ends
+  const rows = pre.innerHTML.replace(/\n$/, '').split('\n').map((text) => {
+    const before = open.join('');
+    for (const tag of text.match(/<\/?span[^>]*>/g) || []) tag[1] === '/' ? open.pop() : open.push(tag);
+    const deep = text.replace(/<[^>]*>/g, '').search(/\S|$/) + 4;
+    return `<span class="line" style="--deep: ${deep}ch">${before}${text}\n${'</span>'.repeat(open.length)}</span>`;
+  });
+  pre.innerHTML = rows.join('');
+  pre.classList.add('folded-lines');
+};
+document.addEventListener('DOMContentLoaded', () => document.querySelectorAll('.cell_input .highlight pre, .cell_output .text_html pre').forEach(folded));
+
+// In the navigation, tutorials stand open, and what this page is a part of; the rest unfolds by a click on its name.
+document.addEventListener('DOMContentLoaded', () => {
+  document.querySelectorAll('.sidebar-tree .caption').forEach((caption) => {
+    const list = caption.nextElementSibling;
+    if (!list || list.tagName !== 'UL') return;
+    caption.classList.add('foldable');
+    caption.classList.toggle('folded', caption.textContent.trim() !== 'Tutorials' && !list.querySelector('.current'));
+    Object.assign(caption, { tabIndex: 0, role: 'button' });
+    const set = () => caption.setAttribute('aria-expanded', !caption.classList.contains('folded'));
+    const turn = () => { caption.classList.toggle('folded'); set(); };
+    caption.addEventListener('click', turn);
+    caption.addEventListener('keydown', (e) => { if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); turn(); } });
+    set();
+  });
+});

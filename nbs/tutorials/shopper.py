@@ -1,0 +1,26 @@
+"An agent and a reward of one's own, for the shop."
+import re
+
+from uitars_nb.agent.loop import Reply
+from uitars_nb.core.types import Action
+from uitars_nb.flywheel.rewards import Reward, Verifier
+from uitars_nb.tasks.hands import click_on
+
+
+class Shopper:
+    "Presses the button of every word of the instruction that has one, then pays."
+    def __init__(self, session, task, spec): self.session, self.words = session, [*re.findall('[a-z]+', spec.instruction.lower()), 'pay']
+
+    async def act(self, steps, obs):
+        "The next button."
+        while self.words:
+            word = self.words.pop(0)
+            if await self.session.evaluate('id => !!document.getElementById(id)', word):
+                return Reply(f'I press {word}.', (await click_on(self.session, '$(x)', f'#{word}'),))
+        return Reply('All of it is done.', (Action('finished'),))
+
+
+async def thrifty(traj):
+    "The verdict, less a tenth for each step beyond two."
+    told = await Verifier()(traj)
+    return Reward(told.outcome * max(0., 1 - .1 * max(0, len(traj.steps) - 2)), told.success, 'thrifty')
