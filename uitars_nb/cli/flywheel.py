@@ -184,7 +184,7 @@ def flywheel(
     rollouts: Annotated[int, typer.Option(help='Episodes of an update.', min=1)] = Wheel.rollouts,
     practice_lr: Annotated[float, typer.Option(help="Learning rate of PPO's actor.")] = Wheel.practice_lr,
     episodes: Annotated[int, typer.Option(help='Test episodes of each task, at both ends.', min=1)] = Wheel.episodes,
-    max_tokens: Annotated[int, typer.Option(help='Of a reply.', min=1)] = Wheel.max_tokens,
+    max_tokens: Annotated[int, typer.Option(help='Tokens of a reply, at most.', min=1)] = Wheel.max_tokens,
     frozen: Annotated[list[str], typer.Option(help='Beginnings of the names of parameters that stay as they are; auto: stem and closeup, with which the small policy reads.')] = Wheel.frozen,
     browsers: Browsers = Wheel.browsers,
     pages: Pages = Wheel.pages,

@@ -75,7 +75,7 @@ def reinforce(
     reward: Annotated[str, typer.Option(help="Who judges: verifier, the task itself; scored, where partial success counts in part; outcome:DIR, a model that was taught to judge (uitars-nb judge); or MODULE:NAME, a source of your own.")] = 'verifier',
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store, to go on learning from: a batch of 32 decisions beside each step, of all tasks as many; may be given several times.')] = None,
     settings: Annotated[list[str] | None, typer.Option('--set', help='NAME=VALUE of anything else in train.ppo.PPOConfig, such as shaping.signal=.3, objective.eps_high=.2 or length_adaptive_alpha=null.')] = None,
-    max_tokens: Annotated[int, typer.Option(help='Of a reply.', min=1)] = REPLY,
+    max_tokens: Annotated[int, typer.Option(help='Tokens of a reply, at most.', min=1)] = REPLY,
     browsers: Annotated[int, typer.Option(help='Chromium processes.', min=1)] = 1,
     pages: Annotated[int, typer.Option(help='Sessions in each Chromium.', min=1)] = 4,
     threads: Annotated[int, typer.Option(help="Of the engine's forward passes on a processor; they compete with the trainer's.", min=1)] = 1,
