@@ -13,7 +13,7 @@ document.addEventListener('DOMContentLoaded', () => {
   title.before(button);
 });
 
-// Long lines of code go on below themselves, further in, so that none is cut off and none looks like a line of its own.
+// Long lines of code, not of what it prints, go on below themselves, further in, so that none is cut off and none looks like a line of its own.
 const folded = (pre) => {
   const open = [];   // elements of the highlighter that reach over line ends
   const rows = pre.innerHTML.replace(/\n$/, '').split('\n').map((text) => {
@@ -25,7 +25,7 @@ const folded = (pre) => {
   pre.innerHTML = rows.join('');
   pre.classList.add('folded-lines');
 };
-document.addEventListener('DOMContentLoaded', () => document.querySelectorAll('.cell_input .highlight pre, .cell_output .text_html pre').forEach(folded));
+document.addEventListener('DOMContentLoaded', () => document.querySelectorAll('article .highlight pre, .cell_output .text_html pre').forEach((pre) => pre.closest('.cell_output') && !pre.closest('.text_html') || folded(pre)));
 
 // In the navigation, tutorials stand open, and what this page is a part of; the rest unfolds by a click on its name.
 document.addEventListener('DOMContentLoaded', () => {
