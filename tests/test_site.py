@@ -96,7 +96,7 @@ async def test_search_finds(page, address):
 async def test_home_shows_its_tables(page, address):
     await page.goto(address)
     heads = await page.eval_on_selector_all('article table', 'all => all.map(t => [...t.querySelectorAll("th")].map(h => h.innerText).join(" "))')
-    assert heads == ['policy success report', 'question finding report', 'experiment what it shows reports', 'figure what measured interval goal met', 'layer notebook what it shows']
+    assert heads == ['policy success, 95 % interval report', 'question finding report', 'experiment what it shows reports', 'figure what measured interval goal met', 'layer notebook what it shows']
     links = await page.eval_on_selector_all('article table a', 'all => all.map(a => a.getAttribute("href"))')
     assert 'core/types.html' in links
 
