@@ -76,7 +76,13 @@ def test_a_critic_learns_from_episodes_sampled_as_in_practice(tmp_path, monkeypa
     arm = arms.RLArm('start', ActorConfig('start', ('miniwob/click-test',), 'demo'), PPOConfig(objective=Objective(temperature=.6, top_p=.9)), ValueConfig())
     arm(tmp_path/'a-0', 0)
     replace(arm, config=PPOConfig())(tmp_path/'b-0', 0)
-    assert [(o.temperature, o.top_p) for o in seen] == [(.6, .9), (1., 1.)]
+    replace(arm, actor=replace(arm.actor, samples=2, revisit=.5))(tmp_path/'c-0', 0)
+    assert [(o.temperature, o.top_p, o.samples, o.revisit) for o in seen] == [(.6, .9, 1, 0.), (1., 1., 1, 0.), (.6, .9, 1, 0.)]
+
+
+def test_an_effect_up_to_the_first_update_is_of_that_alone():
+    curves = pd.DataFrame([dict(update=u, success=.5 * (arm == 'a') * u, arm=arm, seed=seed) for u in (0, 1) for arm in 'ab' for seed in (0, 1)])
+    assert (arms.effect(curves, 'success', 'a', 'b', last=0).value, arms.effect(curves, 'success', 'a', 'b').value) == (0., .25)
 
 
 def test_trajectories_that_were_too_old_are_kept_in_curves(): assert 'dropped' in arms.COLUMNS

@@ -2,6 +2,7 @@
 import numpy as np, pytest
 
 from uitars_nb.cli.main import main
+from uitars_nb.cli.reinforce import check_practice
 from uitars_nb.flywheel.labels import Element, LabelledPage, save_pages
 from uitars_nb.model.policy import Policy
 from uitars_nb.tasks.base import seeds
@@ -59,3 +60,8 @@ def test_demonstrations_with_unseen_ones_and_episodes_beside_them(tmp_path, caps
     assert {'val/loss/miniwob/click-test', 'online/success/miniwob/click-test'} <= {*known}, known
     assert main([*fine[:5], str(tmp_path/'train'), *fine[6:]]) == 1   # demonstrations of the training split are not unseen
     assert 'validation' in capsys.readouterr().err
+
+
+def test_practice_with_a_slope_behind_the_wall_is_refused_before_anything_is_played():
+    with pytest.raises(ValueError, match='episodes end after 32768 tokens'): check_practice('ppo', 4, 1, False, 'uniform', 0., ['shaping.max_tokens=65536'])
+    check_practice('ppo', 4, 1, False, 'uniform', 0.)

@@ -1,6 +1,7 @@
 """core.figures: intervals against scipy and against simulation, paired rounds under drift, many writers at once, the schema of contract 9."""
 import json, multiprocessing as mp, shutil, subprocess, sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -125,6 +126,15 @@ def test_missing_chromedriver_says_what_to_install(monkeypatch):
     monkeypatch.delenv('MINIWOB_CHROMEDRIVER', raising=False)
     monkeypatch.setattr(client.shutil, 'which', lambda *args, **kwargs: None)
     with pytest.raises(client.MissingPeer, match='apt-get install chromium-driver'): client.chromedriver()
+
+
+def test_a_soak_sees_an_episode_that_is_counted_twice():
+    from tests.bench.bench_soak import Ledger
+    ledger = Ledger()
+    for _ in range(3): ledger.draw()
+    ended, broken = SimpleNamespace(value='terminated', is_environment=False), SimpleNamespace(value='env_crash', is_environment=True)
+    for id, stop in (('soak/0-0.0', broken), ('soak/0-0.1', ended), ('soak/1-0.0', ended), ('soak/1-0.0', ended)): ledger.note(SimpleNamespace(id=id, stop=stop))
+    assert (ledger.drawn, ledger.whole, ledger.doubled) == (3, 2, 1), 'one is nowhere, and one was counted twice: they do not cancel out'
 
 
 @pytest.mark.parametrize('report, notebook', [('dynamics', 'dynamics'), ('cloning', 'main')])

@@ -378,6 +378,12 @@ def test_actors_play_on_the_gpus_of_their_devices(tmp_path, monkeypatch):
     assert asked == [('', 'float32', 1), ('failed', 'ZeroDivisionError: division by zero')]
 
 
+def test_an_actor_that_cannot_start_says_why(monkeypatch):
+    def refuse(self): raise BlockingIOError(11, 'Resource temporarily unavailable')
+    monkeypatch.setattr('multiprocessing.context.SpawnProcess.start', refuse)
+    with pytest.raises(BlockingIOError), Actor(reinforce_run.ACTOR) as actor: next(iter(actor))
+
+
 def test_an_actor_that_cannot_play_says_why(tmp_path):
     config = replace(reinforce_run.ACTOR, policy=str(tmp_path/'nowhere'))
     with Actor(config) as actor, pytest.raises(ActorFailed, match='nowhere'): next(iter(actor))

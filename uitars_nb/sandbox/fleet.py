@@ -181,7 +181,8 @@ async def _once(self):
         async with connect(f'{self.url}/manager', **self._how(), open_timeout=min(10, self.settings.start), close_timeout=1) as ws:
             both = [asyncio.ensure_future(o) for o in (self._send(ws), self._receive(ws))]
             try: await asyncio.gather(*both)
-            finally: [o.cancel() for o in both]   # or the next order would go where nobody is
+            finally:
+                for o in both: o.cancel()   # or the next order would go where nobody is
     except (OSError, TimeoutError, InvalidHandshake): self.process.kill()
     except ConnectionClosed: await asyncio.sleep(.02)
 
