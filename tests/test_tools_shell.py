@@ -174,7 +174,8 @@ async def test_input_that_nobody_reads():
 async def test_a_command_that_is_no_text_is_refused_and_the_next_one_runs(shell):
     for command in ('echo \0', "echo '\ud800'"):
         with pytest.raises(ValueError): await shell.run(command)
-        assert (await shell.run('echo next', 5)).output == 'next\n'
+        said = await shell.run('echo next', 5)
+        assert (said.output, said.code) == ('next\n', 0), 'a command of its own, and no input of one that never ran'
 
 
 async def test_the_end_of_the_shell(shell):
