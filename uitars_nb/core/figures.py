@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GOALS', 'BESIDE', 'VECTORS', 'Goal', 'Interval', 'rank', 'median_interval', 'alternate', 'typical', 'ratio',
            'machine', 'today', 'Figure', 'figure', 'number', 'record_figures', 'load_figures', 'figure_table',
-           'markdown']
+           'recompute_figures', 'markdown']
 
 # %% ../../nbs/00_core/40_figures.ipynb #ad32dd8d
 import fcntl, os, platform
@@ -326,6 +326,15 @@ def _met(fig, goal, target):
 def _decides(fig, goal): return fig.value if not goal.sure or fig.low is None else fig.low if goal.better == 'higher' else fig.high
 
 def _interval(fig): return '' if fig is None or fig.low is None else f'{number(fig.low)} to {number(fig.high)}'
+
+# %% ../../nbs/00_core/40_figures.ipynb #d0d0ca12
+def recompute_figures(
+    report: str | Path,              # its directory
+    figures: Mapping[str, Figure],   # id -> figure, made of what the report keeps
+) -> Path:
+    "Give figures that the report holds another value and interval; their command, machine and date stay, and others are left out."
+    known = load_figures(report)
+    return record_figures(Path(report), {id: replace(known[id], value=o.value, low=o.low, high=o.high) for id, o in figures.items() if id in known})
 
 # %% ../../nbs/00_core/40_figures.ipynb #86992fab
 def markdown(
