@@ -93,7 +93,8 @@ class XServer:
         return self.process.poll() is None
 
     def close(self) -> None:
-        "End the server and remove what it leaves in /tmp."
-        self.process.kill()
+        "End the server; one that does not go of itself is killed."
+        self.process.terminate()
+        try: self.process.wait(5)
+        except subprocess.TimeoutExpired: self.process.kill()
         self.process.wait()
-        for left in (f'/tmp/.X{self.number}-lock', f'/tmp/.X11-unix/X{self.number}'): Path(left).unlink(missing_ok=True)
