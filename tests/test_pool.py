@@ -87,6 +87,16 @@ async def test_where_no_browser_starts_those_who_wait_are_told_until_one_does(mo
             assert e.value.reason is StopReason.ENV_RESOURCE
         async with asyncio.timeout(60), pool.session() as session: assert (await session.observe()).url == 'about:blank'
 
+async def test_where_no_session_can_be_reset_those_who_wait_are_told_until_one_can(monkeypatch):
+    async def reset(session): raise EnvironmentFailure(StopReason.ENV_RESET, 'a page that nobody can open')
+    with monkeypatch.context() as m:
+        m.setattr(pools.BrowserSession, 'reset', reset)
+        pool = await BrowserPool(browsers=1, pages=2).start()
+        with pytest.raises(EnvironmentFailure, match='a page that nobody can open') as e: await asyncio.wait_for(pool.acquire(), 60)
+        assert e.value.reason is StopReason.ENV_RESOURCE and pool.restarts >= 2
+    async with asyncio.timeout(60), pool.session() as session: assert (await session.observe()).url == 'about:blank'
+    await pool.close()
+
 async def test_where_one_of_two_browsers_does_not_start_the_other_serves(monkeypatch):
     async def launch(): raise RuntimeError('no room on the disk')
     async with BrowserPool(browsers=2, pages=1) as pool:

@@ -6,7 +6,7 @@
 __all__ = ['FAILURES', 'Place', 'BrowserPool', 'acquire', 'release', 'session']
 
 # %% ../../nbs/10_sandbox/25_pool.ipynb #07b7fd09
-import asyncio, itertools
+import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
 
@@ -18,7 +18,7 @@ from .chromium import Chromium, launch
 # %% ../../nbs/10_sandbox/25_pool.ipynb #d41b3050
 class Place:
     "One process of the pool, and its successors."
-    def __init__(self): self.browser, self.sessions, self.episodes, self.task = None, set(), 0, None
+    def __init__(self): self.browser, self.sessions, self.episodes, self.failures, self.error = None, set(), 0, 0, None   # failures: browsers in a row that served nobody
 
 # %% ../../nbs/10_sandbox/25_pool.ipynb #74160126
 class BrowserPool:
@@ -93,8 +93,11 @@ async def _add(self, place, browser):
 async def _renew(self, session):
     "Reset a session and offer it; a browser that cannot even do this is replaced."
     try: await session.reset()
-    except (EnvironmentFailure, OSError): return session.browser.kill()
+    except (EnvironmentFailure, OSError) as e:
+        session.place.error = e
+        return session.browser.kill()
     if session.browser is not session.place.browser: return
+    session.place.failures = 0
     session.place.sessions.add(session)
     self._offer(session)
 
@@ -110,6 +113,7 @@ def _offer(self, session):
 def _died(self, place, browser):
     "Replace a browser that has gone, unless it was meant to."
     if self.closing or place.browser is not browser: return
+    if not place.sessions: self._failed(place, place.error or 'it died at once')
     self.restarts += 1
     self.idle = deque(s for s in self.idle if s.browser is not browser)
     self._spawn(self._replace(place))
@@ -119,25 +123,25 @@ async def _replace(self, place):
     "A new browser for a place; the old one is cleared away beside it."
     old, place.browser, place.sessions = place.browser, None, set()
     if old: self._spawn(old.close())
-    for failures in itertools.count(1):
+    while True:
+        if place.failures: await asyncio.sleep(.5)
         try: return await self._fill(place)
-        except (RuntimeError, OSError) as e:
-            if failures >= FAILURES: self._disappoint(e)
-            await asyncio.sleep(.5)
+        except (RuntimeError, OSError) as e: self._failed(place, e)
 
-FAILURES = 3   # failed starts in a row after which those who wait are told
+FAILURES = 3   # browsers in a row that did not start or could not be reset, after which those who wait are told
 
 @_patch(BrowserPool)
-def _disappoint(self, error):
-    "Tell all who wait that no browser starts, unless there is another one for them."
-    if any(p.sessions for p in self.places): return
+def _failed(self, place, error):
+    "Count it; after too many tell all who wait, unless there is another browser for them."
+    place.failures += 1
+    if place.failures < FAILURES or any(p.sessions for p in self.places): return
     while self.waiters:
-        if not (waiter := self.waiters.popleft()).done(): waiter.set_exception(EnvironmentFailure(StopReason.ENV_RESOURCE, f'no browser starts: {error}'))
+        if not (waiter := self.waiters.popleft()).done(): waiter.set_exception(EnvironmentFailure(StopReason.ENV_RESOURCE, f'no browser can be used: {error}'))
 
 # %% ../../nbs/10_sandbox/25_pool.ipynb #7f2948a8
 @_patch(BrowserPool)
 async def acquire(self) -> BrowserSession:
-    "A session that is fresh or will be at its first use; waits in line where all are taken. Raises `RuntimeError` where the pool is closed, `EnvironmentFailure` where no browser starts."
+    "A session that is fresh or will be at its first use; waits in line where all are taken. Raises `RuntimeError` where the pool is closed, `EnvironmentFailure` where none starts or none can be reset."
     if self.closing or not self.places: raise RuntimeError('the pool is not running: use `async with BrowserPool(...) as pool`')
     while self.idle:
         session = self.idle.popleft()
