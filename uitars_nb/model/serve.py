@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROLES', 'data_url', 'url_image', 'from_openai', 'PlainText', 'ChatRequest', 'choice', 'chat_reply', 'failure',
-           'make_app', 'serving']
+           'make_app', 'listening', 'serving']
 
 # %% ../../nbs/30_model/45_serve.ipynb #8346afcb
 import asyncio, base64, hmac, io, secrets, socket, time, uuid
@@ -217,6 +217,24 @@ class _Server(uvicorn.Server):
 def _listening(host, port): return socket.create_server((host, port), family=socket.AF_INET6 if ':' in host else socket.AF_INET)
 
 @asynccontextmanager
+async def listening(
+    app: FastAPI,
+    host: str,
+    port: int,          # 0 takes a free one
+    grace: int = 10,    # seconds at the end for requests that are being answered
+):                      # yields the URL
+    "Serve an application while the block runs. Raises `OSError` for an address that is taken, or none of this machine's."
+    config = uvicorn.Config(app, host, port, log_level='warning', lifespan='off', timeout_graceful_shutdown=grace)
+    server, sock = _Server(config), _listening(host, port)
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        while not server.started and not task.done(): await asyncio.sleep(.01)
+        yield f'http://{host}:{sock.getsockname()[1]}'
+    finally:
+        server.should_exit = True
+        await task
+
+@asynccontextmanager
 async def serving(
     engine: Engine,
     token: str = '',             # by default a random one
@@ -224,14 +242,6 @@ async def serving(
     port: int = 0,               # 0 takes a free one
     name: str = '',              # of the model
 ):                               # yields the URL that ends in /v1, and the token
-    "Serve an engine while the block runs. Raises `OSError` for an address that is taken, or none of this machine's."
+    "Serve an engine while the block runs. Raises `OSError` as `listening` does."
     token = token or secrets.token_urlsafe(24)
-    config = uvicorn.Config(make_app(engine, token, name), host, port, log_level='warning', lifespan='off', timeout_graceful_shutdown=10)   # seconds for replies that are being written
-    server, sock = _Server(config), _listening(host, port)
-    task = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
-        while not server.started and not task.done(): await asyncio.sleep(.01)
-        yield f'http://{host}:{sock.getsockname()[1]}/v1', token
-    finally:
-        server.should_exit = True
-        await task
+    async with listening(make_app(engine, token, name), host, port) as url: yield f'{url}/v1', token
