@@ -55,6 +55,27 @@ async def test_who_waits_is_told_of_a_new_question():
     assert (await waiting).id == 'e/1#0'
     asking.cancel()
 
+async def test_at_the_end_nobody_is_left_waiting(capfd):
+    import httpx
+    async with annotating(desk := Desk(), 'secret') as address, httpx.AsyncClient(base_url=address.partition('#')[0], headers=dict(authorization='Bearer secret'), timeout=60) as client:
+        waiting = asyncio.ensure_future(client.get('/next', params=dict(annotator='Ann')))
+        while 'Ann' not in desk.heard: await asyncio.sleep(.01)
+        await desk.close()
+        said = (await waiting).json()
+        assert said['over'] and said['question'] is None
+        waiting = asyncio.ensure_future(client.get('/next', params=dict(annotator='Ann')))
+        assert (await waiting).json()['over']   # and nobody waits any more
+    assert 'Traceback' not in capfd.readouterr().err
+
+async def test_a_service_that_ends_tells_those_who_wait(capfd):
+    import httpx
+    async with httpx.AsyncClient(headers=dict(authorization='Bearer secret'), timeout=60) as client:
+        async with annotating(desk := Desk(), 'secret') as address:
+            waiting = asyncio.ensure_future(client.get(address.partition('#')[0] + 'next', params=dict(annotator='Ann')))
+            while 'Ann' not in desk.heard: await asyncio.sleep(.01)
+        assert (await waiting).json()['over']
+    assert 'Traceback' not in capfd.readouterr().err
+
 async def test_an_episode_that_ends_takes_its_question_along():
     desk = Desk()
     asking, = await asked(desk, question())
@@ -143,7 +164,7 @@ async def test_a_key_accepts_a_proposal(page):
     assert await asyncio.wait_for(asking, 60) == Decision('the right one', (click(800),))
     assert desk.counts['accepted'] == 1 and desk.holders['e/1'] == 'Ann'
     following, = await asked(desk, question(steps=(Step(SCREEN, 'the right one', (click(800),), error='there is nothing'),)))
-    await seen(browser, READY)
+    await seen(browser, 'document.getElementById("where").textContent.includes("step 2")')
     assert 'there is nothing' in await browser.evaluate('document.getElementById("past").textContent')
     following.cancel()
 
@@ -200,6 +221,11 @@ async def test_the_outcome_of_an_episode_is_told(page):
     assert '1 of 1 episodes solved' in await browser.evaluate('document.getElementById("counts").textContent')
     assert 'solved (finished)' in await browser.evaluate('document.getElementById("outcome").textContent')
     asking.cancel()
+
+async def test_the_page_says_when_all_is_played(page):
+    desk, browser = page
+    await desk.close()
+    await seen(browser, 'document.getElementById("instruction").textContent.startsWith("That is all")')
 
 async def test_without_the_token_the_page_says_what_is_missing():
     async with annotating(Desk(), 'secret') as address, BrowserPool(BrowserConfig(size=(600, 400), allow=('127.0.0.1',)), 1, 1) as pool, pool.session() as browser:

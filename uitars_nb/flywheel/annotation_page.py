@@ -97,10 +97,11 @@ async function next() {
   for (;;) {
     let status, said;
     try { [status, said] = await call('next?annotator=' + encodeURIComponent(who)); }
-    catch (e) { show(null, 'The server has gone: all episodes are played, or it was stopped'); await new Promise(f => setTimeout(f, 2000)); continue; }
+    catch (e) { show(null, 'The server does not answer; it is asked again'); await new Promise(f => setTimeout(f, 2000)); continue; }
     if (status !== 200) return show(null, said.error);
     standing(said);
     if (said.question) return show(said.question);
+    if (said.over) return show(null, 'That is all: every episode is played, or it was stopped');
     show(null, 'Waiting for a question');
   }
 }
@@ -111,7 +112,7 @@ function show(q, words) {
   $('marks').innerHTML = ''; $('past').replaceChildren(); $('past').hidden = !q.past.length && !q.text && !q.events.length;
   q.past.forEach((s, k) => { const p = put($('past'), 'p'); put(p, 'b', '', `${k + 1} `); put(p, 'span', '', s.thought + ' '); s.actions.forEach(a => put(p, 'code', '', a + ' ')); if (s.error) put(p, 'span', 'wrong', s.error); });
   q.events.forEach(o => put($('past'), 'p', 'soft', o)); if (q.text) put($('past'), 'p', 'do', q.text);
-  $('past').scrollTop = $('past').scrollHeight; $('proposals').replaceChildren(); q.proposals.forEach(card);
+  $('past').scrollTop = $('past').scrollHeight; $('proposals').replaceChildren(); q.proposals.forEach(card); if (!q.proposals.length) put($('proposals'), 'section', 'soft', 'Nothing is proposed here: say what to do below.');
   $('thought').value = ''; $('actions').replaceChildren(); row(); $('fault').textContent = '';
 }
 function card(p, k) {
@@ -226,7 +227,7 @@ def make_app(
     "The service of a desk."
     if not token: raise ValueError('the service needs a token: anyone who reaches its port could decide what a policy is taught')
     app = FastAPI(title='uitars_nb annotation', docs_url=None, openapi_url=None)
-    standing = lambda: dict(counts=desk.counts, ended=desk.ended)
+    standing = lambda: dict(counts=desk.counts, ended=desk.ended, over=desk.over)
 
     @app.middleware('http')
     async def guard(request: Request, call_next):
@@ -263,4 +264,6 @@ async def annotating(
 ) -> AsyncIterator[str]:
     "Serve the page while the block runs; yields its address, token included. Raises `OSError` for an address that is taken."
     token = token or secrets.token_urlsafe(24)
-    async with listening(make_app(desk, token, wait=5.), host, port, grace=1) as url: yield f'{url}/#{token}'
+    async with listening(make_app(desk, token), host, port, grace=2) as url:
+        try: yield f'{url}/#{token}'
+        finally: await desk.close()
