@@ -1,5 +1,5 @@
 "Interactive annotation: who is asked what, what is stored and taught, and the page in a real browser."
-import asyncio, os, signal, subprocess, sys, time
+import asyncio, re, signal, subprocess, sys, time
 
 import numpy as np, pytest
 
@@ -234,7 +234,7 @@ async def test_without_the_token_the_page_says_what_is_missing():
 
 
 def test_ctrl_c_keeps_what_was_annotated_and_the_same_command_goes_on(tmp_path):
-    import httpx, re
+    import httpx
     def start():
         command = [sys.executable, '-c', 'import sys; from uitars_nb.cli.main import main; sys.exit(main())', 'annotate', '--port', '0', '--suite', 'miniwob/click-test', '--policy', 'none',
                    '--episodes', '2', '--out', str(tmp_path/'run')]
