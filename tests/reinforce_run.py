@@ -66,9 +66,9 @@ def row_by_row(parts=experience.parts):
     experience.parts = update.parts = lambda exp, rows, tokens: parts(exp, rows, 1)
 
 
-def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', staleness=1, samples=1, revisit=0., minibatches=2, shared=False, lora=0, **kwargs):
+def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', staleness=1, samples=1, revisit=0., minibatches=2, shared=False, lora=0, hardware=Hardware(accelerator='cpu'), **kwargs):
     "A run in `home`; the policy's directory."
-    hardware = Hardware(keep_every=2, accelerator='cpu', devices=devices, strategy=strategy if devices > 1 else 'auto')
+    hardware = replace(hardware, keep_every=2, devices=devices, strategy=strategy if devices > 1 else 'auto')
     actor, config = replace(ACTOR, staleness=staleness, samples=samples, revisit=revisit), PPOConfig(updates=updates, epochs=1, minibatches=minibatches, lr=1e-3, shared=shared, **kwargs)
     first = adapter_of(home/'run', start(home), lora) if lora else start(home)
     return reinforce(first, home/'run', actor, config, hardware=hardware, reward=First() if samples > 1 else Verifier(), callbacks=[Die(die, who)] if die else [], progress=False)

@@ -64,7 +64,7 @@ def chat(text, *images, replies=()):
 def truth(policy, prompt, ids, temperature=1.):
     "Log-probabilities of a reply by one plain forward pass."
     batch = policy.collate([Example(prompt, ids)])
-    logp = torch.log_softmax(policy.logits(batch).float() / temperature, -1)
+    logp = torch.log_softmax(policy.logits(batch).float().cpu() / temperature, -1)
     return logp.gather(1, torch.from_numpy(ids.astype(np.int64))[:, None])[:, 0].numpy()
 
 

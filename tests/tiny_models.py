@@ -142,13 +142,15 @@ def write_checkpoint(
     folder: Path,
     layout: str,    # a key of `LAYOUTS`
     seed: int = 0,
+    **sizes,        # in place of the small ones of its configuration; of `vision_config` only what is given
 ) -> Path:
-    "A checkpoint of about 100,000 random parameters in the layout of a published one."
+    "A checkpoint of random parameters in the layout of a published one, about 100,000 of them unless `sizes` say otherwise."
     make_config, images, processor, image_processor, template, plain = LAYOUTS[layout]
     folder = Path(folder)
     folder.mkdir(parents=True)
     id = write_tokenizer(folder, plain, template)
     config = make_config(id)
+    config |= sizes | dict(vision_config=config['vision_config'] | sizes.get('vision_config', {}))
     _json(folder/'config.json', config)
     _json(folder/'generation_config.json', dict(bos_token_id=id('<|endoftext|>'), do_sample=True, eos_token_id=[id('<|im_end|>'), id('<|endoftext|>')], pad_token_id=id('<|endoftext|>'),
                                                 repetition_penalty=1.05, temperature=.000001, transformers_version='4.49.0'))

@@ -30,29 +30,35 @@ def small_policy(dtype):
 
 
 class Episodes:
-    "Conversations as the small policy sees them: instruction, its own replies, the newest screen."
-    def __init__(self): self.rng, self.number = np.random.default_rng(0), itertools.count()
+    "Conversations: instruction, the policy's own replies, and the newest screens."
+    def __init__(self, size=(210, 160), kept=1):
+        self.size, self.kept, self.rng, self.number = size, kept, np.random.default_rng(0), itertools.count()
 
-    def messages(self, replies):
-        screen = self.rng.integers(0, 256, (210, 160, 3), np.uint8)
-        past = [dict(role='assistant', content=[dict(type='ids', ids=o, text='')]) for o in replies]
-        text = dict(role='user', content=[dict(type='text', text='Click the button "Ok" in the dialog, then submit the form.')])
-        return [text, *past, dict(role='user', content=[dict(type='image', image=screen)])]
+    def screen(self): return self.rng.integers(0, 256, (*self.size, 3), np.uint8)
+
+    def messages(self, replies, screens):
+        "Before the next reply; `screens` has one more than `replies`, and the newest `kept` are shown."
+        said = [dict(role='assistant', content=[dict(type='ids', ids=o, text='')]) for o in replies]
+        seen = [dict(role='user', content=[dict(type='image', image=o)]) for o in screens]
+        turns = [o for k, pair in enumerate(zip(seen, [*said, None])) for o in pair if o and (o['role'] == 'assistant' or k > len(replies) - self.kept)]
+        return [dict(role='user', content=[dict(type='text', text='Click the button "Ok" in the dialog, then submit the form.')]), *turns]
 
     async def play(self, decide, turns):
         "One episode."
-        key, replies = f'episode {next(self.number)}', []
-        for _ in range(turns): replies.append(await decide(self.messages(replies), key))
+        key, replies, screens = f'episode {next(self.number)}', [], []
+        for _ in range(turns):
+            screens.append(self.screen())
+            replies.append(await decide(self.messages(replies, screens), key))
 
 
 def generate(policy):
     "A decision by transformers' `generate`."
+    never = [v for k in ('image_token_id', 'video_token_id') if (v := getattr(policy.model.config, k, None)) is not None]   # an image that is none
     @torch.inference_mode()
     def decide(messages):
         prompt = policy.render(messages)
-        inputs = policy.collate([Example(prompt, np.zeros(0, np.int32))])
-        inputs.pop('own')
-        ids = policy.model.generate(**inputs, max_new_tokens=REPLY, do_sample=True, top_k=0, pad_token_id=0)[0, len(prompt.ids):].numpy().astype(np.int32)
+        inputs = policy.inputs(policy.collate([Example(prompt, np.zeros(0, np.int32))]))
+        ids = policy.model.generate(**inputs, max_new_tokens=REPLY, do_sample=True, temperature=1., top_k=0, repetition_penalty=1., suppress_tokens=never, pad_token_id=0)[0, len(prompt.ids):].cpu().numpy().astype(np.int32)
         policy.decode(ids)
         assert len(ids) == REPLY
         return ids
@@ -69,44 +75,39 @@ def through(engine):
     return decide
 
 
-def arms(engine, policy, overhead, cpu):
+def arms(engine, policy, overhead, cpu, episodes, sessions):
     "What each side does in a round: seconds a decision."
-    episodes = Episodes()
     async def timed(name, work, decisions):
         began, used = time.perf_counter(), time.process_time()
         await work
         cpu.setdefault(name, []).append((time.process_time() - used) / decisions)
         return [(time.perf_counter() - began) / decisions]
 
-    async def alone(name, decide): return await timed(name, _series(episodes, decide), ALONE)
+    async def alone(name, decide): return await timed(name, episodes.play(decide, ALONE), ALONE)
 
     async def many():
         before, began = engine.stats()['forward_seconds'], time.perf_counter()
-        out = await timed('engine_16', asyncio.gather(*(episodes.play(through(engine), TURNS) for _ in range(SESSIONS))), SESSIONS * TURNS)
+        out = await timed(f'engine_{sessions}', asyncio.gather(*(episodes.play(through(engine), TURNS) for _ in range(sessions))), sessions * TURNS)
         overhead.append(1 - (engine.stats()['forward_seconds'] - before) / (time.perf_counter() - began))
         return out
 
     async def samples(name, prompts):
-        firsts = [episodes.messages([]) for _ in range(prompts)]
+        firsts = [episodes.messages([], [episodes.screen()]) for _ in range(prompts)]
         decide, number = through(engine), next(episodes.number)
         return await timed(name, asyncio.gather(*(decide(firsts[i % prompts], f'sample {number}/{i}') for i in range(SAMPLES))), SAMPLES)
 
-    return dict(generate=lambda: alone('generate', generate(policy)), engine_1=lambda: alone('engine_1', through(engine)), engine_16=many,
+    return dict(generate=lambda: alone('generate', generate(policy)), engine_1=lambda: alone('engine_1', through(engine)), **{f'engine_{sessions}': many},
                 one_prompt=lambda: samples('one_prompt', 1), own_prompts=lambda: samples('own_prompts', SAMPLES))
 
 
-async def _series(episodes, decide):
-    for _ in range(ALONE // TURNS): await episodes.play(decide, TURNS)
-
-
-async def measure(rounds, dtype=torch.float32):
-    "Rounds of each arm, the overhead of each round at 16 sessions, CPU seconds, and what was run."
-    policy, overhead, cpu = small_policy(dtype), [], {}
-    async with Engine(policy) as engine:
-        blocks = await alternate(arms(engine, policy, overhead, cpu), rounds)
+async def measure(policy, rounds, episodes, sessions=SESSIONS):
+    "Rounds of each arm, the overhead of each round of all sessions, CPU seconds, and what was run."
+    overhead, cpu = [], {}
+    async with Engine(policy, max_batch=sessions) as engine:
+        blocks = await alternate(arms(engine, policy, overhead, cpu, episodes, sessions), rounds)
         stats = engine.stats()
     parameters = sum(p.numel() for p in policy.model.parameters())
-    about = dict(parameters=parameters, reply_tokens=REPLY, sessions=SESSIONS, turns=TURNS, samples=SAMPLES, threads=torch.get_num_threads(), stats=stats)
+    about = dict(parameters=parameters, reply_tokens=REPLY, sessions=sessions, turns=TURNS, samples=SAMPLES, threads=torch.get_num_threads(), stats=stats)
     return blocks, overhead[1:], {k: v[1:] for k, v in cpu.items()}, about
 
 
@@ -117,7 +118,7 @@ def main():
     torch.set_num_threads(1)  # as beside browsers
     facts, rounds, figures = dict(command=COMMAND, machine=machine(torch=torch.__version__)), {}, {}
     for suffix, dtype in (('', torch.float32), ('_bf16', torch.bfloat16)):
-        blocks, overhead, cpu, about = asyncio.run(measure(ROUNDS[args.size], dtype))
+        blocks, overhead, cpu, about = asyncio.run(measure(small_policy(dtype), ROUNDS[args.size], Episodes()))
         figures |= {f'engine_vs_generate_16{suffix}': figure(ratio(blocks['generate'], blocks['engine_16']), unit='x', **facts),
                     f'engine_vs_generate_1{suffix}': figure(ratio(blocks['generate'], blocks['engine_1']), unit='x', **facts),
                     f'engine_samples_of_one_prompt{suffix}': figure(ratio(blocks['own_prompts'], blocks['one_prompt']), unit='x', **facts),

@@ -22,26 +22,27 @@ TRAJECTORIES, TURNS = 32, 2   # of an update; decisions of each
 COMMAND = 'python -m tests.bench ppo'
 
 
-def trajectory(policy, rng, i):
-    "An episode of decisions of the lengths that demonstrations have, won by lot."
+def trajectory(examples, rng, i):
+    "An episode of these decisions, won by lot."
     steps = []
-    for k in range(TURNS):
-        example = record(policy, rng, i).example
+    for k, example in enumerate(examples):
         n = len(example.reply)
-        said = Completion('', example.prompt.ids, example.reply, np.full(n, -.5, np.float32), np.zeros(n, np.int32), (k,))
-        steps.append(Step(Observation(example.prompt.images[0]), 'said', completion=said))
+        said = Completion('', example.prompt.ids, example.reply, np.full(n, -.5, np.float32), np.zeros(n, np.int32), tuple(range(k + 1 - len(example.prompt.images), k + 1)))
+        steps.append(Step(Observation(example.prompt.images[-1]), 'said', completion=said))
     won = bool(rng.random() < .5)
     return Trajectory(f'bench/{i:06}-0.0', TaskSpec('miniwob/click-test', i), tuple(steps), StopReason.TERMINATED, float(won), won)
 
 
 class Updates(torch.utils.data.IterableDataset):
-    "Batches of such episodes without end."
-    def __init__(self, policy): self.policy = policy
+    "Batches of episodes without end."
+    def __init__(self, decisions, count=TRAJECTORIES):
+        self.decisions, self.count = decisions, count   # (rng, i) -> examples of episode i
+
 
     def __iter__(self):
         rng, number = np.random.default_rng(0), 0
         while True:
-            trajs = [trajectory(self.policy, rng, i) for i in range(TRAJECTORIES)]
+            trajs = [trajectory(self.decisions(rng, i), rng, i) for i in range(self.count)]
             yield Batch(number, trajs, [Reward(o.reward, o.success) for o in trajs])
             number += 1
 
@@ -50,6 +51,9 @@ class Turns(L.Callback):
     "After each update, as many bare passes over the same rows, in networks of their own."
     def __init__(self, policy, critic, config, rounds, bf16):
         self.policy, self.critic, self.config, self.rounds, self.bf16, self.ours, self.bare = policy, critic, config, rounds, bf16, [], []
+
+    def on_train_start(self, trainer, module):
+        for o in (self.policy.model, self.critic): o.to(module.device)
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx): self.since = time.perf_counter()
 
@@ -60,11 +64,12 @@ class Turns(L.Callback):
         began = time.perf_counter()
         for _ in range(self.config.epochs):
             for part in some: self.one_pass(row_batch(self.policy, exp, part))
+        if module.device.type == 'cuda': torch.cuda.synchronize()
         self.bare.append(time.perf_counter() - began)
         trainer.should_stop = len(self.ours) >= self.rounds + 2
 
     def one_pass(self, batch):
-        with torch.autocast('cpu', torch.bfloat16) if self.bf16 else contextlib.nullcontext():
+        with torch.autocast(self.policy.model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext():
             loss = self.policy.logps(batch).sum()
             value = self.critic.values(batch).sum()
         loss.backward()
@@ -73,12 +78,17 @@ class Turns(L.Callback):
         self.critic.zero_grad(set_to_none=True)
 
 
-def overhead(policy, config, rounds, bf16):
+def decisions(policy):
+    "Of the lengths that demonstrations have."
+    return lambda rng, i: [record(policy, rng, i).example for _ in range(TURNS)]
+
+
+def overhead(policy, config, rounds, bf16, accelerator='cpu'):
     "Seconds of an update and of the bare passes, a number a round each."
     other = Policy(copy.deepcopy(policy.model), policy.processor, policy.dialect)
     turns = Turns(other, Critic.from_policy(other, config.shared), config, rounds, bf16)
-    trainer = L.Trainer(max_epochs=1, accelerator='cpu', precision='bf16-mixed' if bf16 else '32-true', logger=False, callbacks=[turns], enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-    with warnings.catch_warnings(action='ignore'): trainer.fit(PPO(policy, Critic.from_policy(policy, config.shared), config), torch.utils.data.DataLoader(Updates(policy), batch_size=None))
+    trainer = L.Trainer(max_epochs=1, accelerator=accelerator, precision='bf16-mixed' if bf16 else '32-true', logger=False, callbacks=[turns], enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    with warnings.catch_warnings(action='ignore'): trainer.fit(PPO(policy, Critic.from_policy(policy, config.shared), config), torch.utils.data.DataLoader(Updates(decisions(policy)), batch_size=None))
     return np.array(turns.ours[2:])[:, None], np.array(turns.bare[2:])[:, None]
 
 
