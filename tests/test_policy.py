@@ -167,7 +167,7 @@ def test_kernels_and_devices_do_not_change_what_it_says(load, home, kind, kw):
     policy = Policy.from_pretrained(home/kind, dtype=torch.float32, **kw)
     if 'attn_implementation' in kw: assert policy.model.config._attn_implementation == 'eager' != load(kind).model.config._attn_implementation
     batch = policy.collate(decisions(policy))
-    with torch.no_grad(): assert (policy.logps(batch) - load(kind).logps(batch)).abs().max() < 1e-4
+    with torch.no_grad(): assert (policy.logps(batch).cpu() - load(kind).logps(batch)).abs().max() < (1e-4 if policy.model.device.type == 'cpu' else 5e-3)   # a GPU convolves in TF32
 
 
 # Log-probabilities

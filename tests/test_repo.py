@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -40,6 +41,13 @@ def test_export_and_cleaning_change_nothing(tmp_path):
     before, after = files(root), files(tmp_path)
     assert sorted(before) == sorted(after)
     assert [k for k in before if before[k] != after[k]] == [], 'run `make export` and commit what it changes'
+
+
+def test_modules_compile_without_a_warning():
+    "Later Pythons say aloud what 3.11 keeps to itself, such as a backslash in a docstring."
+    with warnings.catch_warnings(action='error', category=DeprecationWarning):
+        for name, content in files(root).items():
+            if name.endswith('.py'): compile(content, name, 'exec')
 
 
 def test_readme_is_made_from_the_home_notebook():
