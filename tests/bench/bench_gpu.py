@@ -110,7 +110,7 @@ def learns(folder, rounds):
 
 
 def large(folder, rounds, facts):
-    "Figures of the policy of seven billion parameters, and what they come from."
+    "Figures of the policy of seven billion parameters as it plays, and what they come from."
     if not folder.exists():
         with torch.device('cuda'): write_checkpoint(folder, 'UI-TARS-1.5-7B', **SEVEN, vision_config=EYES)
     gc.collect()
@@ -121,15 +121,17 @@ def large(folder, rounds, facts):
     print(policy, policy.model.device, policy.model.dtype, f'loaded in {loading:.1f} s', flush=True)
     figures, rows = decides(policy, Episodes(SCREEN, KEPT), SESSIONS, rounds, '_7b', facts)
     off = asyncio.run(distances(policy, Episodes(SCREEN, KEPT), SESSIONS))
-    playing = peak()
-    del policy
+    figures |= dict(gpu_load_s_7b=Figure(loading, unit='s', **facts), gpu_playing_gb_7b=Figure(peak(), unit='GB', **facts), gpu_logp_off_7b=Figure(float(np.mean(off)), n=len(off), unit='nats', **facts))
+    return figures, dict(rows, parameters=parameters, off=np.quantile(off, [.5, .9, .99, 1]).tolist())
+
+
+def adapter(folder, rounds, facts):
+    "Figures of its adapter as it learns, and what they come from."
     gc.collect()
     torch.cuda.empty_cache()
     clock = learns(folder, rounds)
     times = clock.seconds[1:]
-    figures |= dict(gpu_load_s_7b=Figure(loading, unit='s', **facts), gpu_playing_gb_7b=Figure(playing, unit='GB', **facts), gpu_learning_gb_7b=Figure(peak(), unit='GB', **facts),
-                    gpu_logp_off_7b=Figure(float(np.mean(off)), n=len(off), unit='nats', **facts), gpu_update_s_7b=figure(median_interval(times), unit='s', **facts))
-    return figures, dict(rows, parameters=parameters, update_seconds=times, update_tokens=clock.tokens, off=np.quantile(off, [.5, .9, .99, 1]).tolist())
+    return dict(gpu_learning_gb_7b=Figure(peak(), unit='GB', **facts), gpu_update_s_7b=figure(median_interval(times), unit='s', **facts)), dict(update_seconds=times, update_tokens=clock.tokens)
 
 
 def small(rounds, facts):
@@ -151,14 +153,16 @@ def main():
     if not torch.cuda.is_available(): return print('no GPU here, and nothing measured')
     logging.getLogger('lightning.pytorch').setLevel(logging.ERROR)
     facts = dict(command=COMMAND, machine=machine(GPU=torch.cuda.get_device_name(), torch=torch.__version__))
-    figures, rows = {}, {}
+    rows, rounds = {}, ROUNDS[args.size]
     with tempfile.TemporaryDirectory() as home:
-        for name, work in dict(small=lambda: small(ROUNDS[args.size], facts), large=lambda: large(args.folder or Path(home)/'UI-TARS-1.5-7B', ROUNDS[args.size], facts)).items():
-            found, rows[name] = work()
-            figures |= found
-            for id, fig in found.items(): print(f'{id:36} {fig}' + ('' if fig.low is None else f'  [{fig.low:.3g}, {fig.high:.3g}]'), flush=True)
-    record_figures('gpu', figures)
-    write_json('reports/gpu/rounds.json', rows)
+        folder = args.folder or Path(home)/'UI-TARS-1.5-7B'
+        for name, work in dict(small=lambda: small(rounds, facts), large=lambda: large(folder, rounds, facts), adapter=lambda: adapter(folder, rounds, facts)).items():
+            began = time.perf_counter()
+            figures, rows[name] = work()
+            record_figures('gpu', figures)   # at once: the rest may not fit, or take too long
+            write_json('reports/gpu/rounds.json', rows)
+            for id, fig in figures.items(): print(f'{id:36} {fig}' + ('' if fig.low is None else f'  [{fig.low:.3g}, {fig.high:.3g}]'), flush=True)
+            print(f'   {name}: {time.perf_counter() - began:.0f} s', flush=True)
 
 
 if __name__ == '__main__': main()

@@ -157,6 +157,22 @@ BESIDE = {
     'sft_padding':                    'padding in its batches',
     'sft_compiled_all':               'compiled layers, where all learns',
     'sft_compiled_decoder':           'and where the stem stays as it is',
+    'gpu_load_s_7b':                  'loading 8.3 billion random parameters of the form of UI-TARS-1.5-7B onto a GPU',
+    'gpu_playing_gb_7b':              'memory of the GPU at most while they play, eight sessions of three screens of 1280x720',
+    'gpu_decisions_per_s_8_7b':       'their decisions a second at eight sessions',
+    'gpu_engine_vs_generate_8_7b':    'the same, against sequential `generate`',
+    'gpu_engine_vs_generate_1_7b':    'the same at one session',
+    'gpu_engine_overhead_7b':         'as engine_overhead, of them on a GPU',
+    'gpu_logp_off_7b':                "how far the engine's log-probabilities are from those of a plain pass, in bf16 on a GPU",
+    'gpu_update_s_7b':                'an update of PPO of an adapter on them, eight episodes of two decisions',
+    'gpu_learning_gb_7b':             'memory of the GPU at most meanwhile',
+    'gpu_decisions_per_s_64':         "the small policy's decisions a second at 64 sessions on a GPU",
+    'gpu_engine_vs_generate_64':      'the same, against sequential `generate`',
+    'gpu_engine_vs_generate_1':       'the same at one session',
+    'gpu_engine_overhead':            'as engine_overhead, of the small policy on a GPU',
+    'gpu_logp_off':                   "how far the engine's log-probabilities are from those of a plain pass, in fp32 on a GPU",
+    'gpu_ppo_update_s':               'as ppo_update_s, on a GPU',
+    'gpu_ppo_overhead':               'as ppo_overhead, on a GPU',
     'soak_mb_per_hour':               'memory that the pool gains while browsers are killed and pages hang, by the hour'}
 
 # %% ../../nbs/00_core/40_figures.ipynb #5c15bd4f
