@@ -32,7 +32,7 @@ def uitars(
     "Sandbox, tasks, training and evaluation of uitars_nb. Every command explains itself with --help."
 
 # %% ../../nbs/90_cli/00_main.ipynb #3dcecf18
-ORDER = 'run', 'suites', 'sandbox', 'show', 'eval', 'baseline', 'probe', 'figures', 'pages', 'read', 'train', 'reinforce', 'flywheel', 'annotate', 'merge', 'judge', 'serve', 'mcp'   # in which --help lists them
+ORDER = 'run', 'suites', 'sandbox', 'show', 'eval', 'baseline', 'probe', 'figures', 'pages', 'read', 'train', 'reinforce', 'flywheel', 'annotate', 'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp'   # in which --help lists them
 
 def load_commands() -> list[str]:
     "Import every module of this package, so that its commands are registered; their names."
