@@ -380,6 +380,13 @@ def test_a_served_model_is_estimated_as_what_it_is(which, size, request):
     if which == 'nano': assert agent.count(chat) >= len(model.render(chat).ids)
 
 
+def test_what_a_small_vocabulary_spells_is_counted(nano):
+    "Its words are those of its lessons: of others each character may be a token."
+    agent = PolicyAgent.served(Script(), dict(dialect=nano.dialect.name, model_type='nano_vl'), Sampling())
+    chat = [dict(role='user', content=[dict(type='text', text='xqzjvk WQXJZ \u00e9\u4e2d\u6587 ' * 9)])]
+    assert agent.count(chat) >= len(nano.render(chat).ids) > 150
+
+
 def test_two_threads_may_render_at_once(qwen):
     "An engine renders on its own thread while memory counts on the loop's."
     messages = [dict(role='user', content=[dict(type='text', text='a <|im_end|> b ' * 200)])]

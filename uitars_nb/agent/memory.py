@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['REPLY', 'SMALL', 'MemoryConfig', 'in_words', 'outcome', 'step_line', 'merged', 'fold', 'Plan', 'Memory', 'opening',
-           'messages', 'plans', 'Context', 'recall', 'image_tokens', 'estimate_tokens', 'summary_request']
+           'messages', 'plans', 'Context', 'recall', 'image_tokens', 'text_tokens', 'estimate_tokens',
+           'summary_request']
 
 # %% ../../nbs/40_agent/05_memory.ipynb #c2f769f7
 import math
@@ -221,21 +222,23 @@ def image_tokens(
     "Tokens that a Qwen2.5-VL model sees of a screenshot."
     return math.prod(smart_resize((width, height))) // FACTOR**2
 
-def _part_tokens(part, image):
+def _part_tokens(part, image, text):
     if part['type'] == 'ids': return len(part['ids'])
-    if part['type'] == 'text': return _text_tokens(part['text'])
+    if part['type'] == 'text': return text(part['text'])
     return 2 + image(*part['image'].shape[1::-1])
 
-def _text_tokens(text):
+def text_tokens(text: str) -> int:
+    "Roughly how many tokens of a vocabulary of 150,000 a text is."
     dense = ''.join(c for c in text if not c.isalpha() and c != ' ')   # digits are tokens one by one, and signs may be
     return math.ceil((len(text.encode('utf-8', 'replace')) + len(dense.encode('utf-8', 'replace'))) / 2)
 
 def estimate_tokens(
     messages: list[dict],
     image: Callable[[int, int], int] = image_tokens,   # tokens of a screenshot by width and height
+    text: Callable[[str], int] = text_tokens,          # tokens of a text
 ) -> int:
     "Roughly how many tokens a model sees, Qwen2.5-VL by default; rather too many than too few."
-    return sum(6 + sum(_part_tokens(o, image) for o in m['content']) for m in messages)
+    return sum(6 + sum(_part_tokens(o, image, text) for o in m['content']) for m in messages)
 
 # %% ../../nbs/40_agent/05_memory.ipynb #ec89cb01
 def summary_request(

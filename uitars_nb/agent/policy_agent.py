@@ -121,7 +121,7 @@ def estimate_of(
     "Estimates tokens as a model of that type sees them; as Qwen2.5-VL does where it is another than the small policy."
     if model_type != 'nano_vl': return estimate_tokens
     from uitars_nb.model.stem import token_grid
-    return partial(estimate_tokens, image=lambda w, h: math.prod(token_grid(h, w)))
+    return partial(estimate_tokens, image=lambda w, h: math.prod(token_grid(h, w)), text=lambda text: len(text.encode('utf-8', 'replace')))   # a vocabulary of few words spells the others
 
 class count_tokens:
     "Counts tokens as a policy renders them. What was counted last is mostly what an engine is asked next, so the latest prompts are kept for it."
