@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from peft import LoraConfig
 from tests.tiny_models import write_checkpoint
 
@@ -10,7 +11,7 @@ from uitars_nb.model.checkpoints import merge
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.tokenizer import make_tokenizer
-from uitars_nb.train.merging import convex, interpolate, merge_checkpoints
+from uitars_nb.train.merging import convex, interpolate, merge_checkpoints, search_weights
 
 KINDS = 'UI-TARS-1.5-7B', 'Qwen3-VL', 'nano'
 
@@ -115,3 +116,21 @@ def test_a_folder_that_is_merged_may_be_replaced(three, tmp_path):
     merge_checkpoints([mine, three('Qwen3-VL')[1]], mine, [0, 1])
     after, wanted = state(mine), state(three('Qwen3-VL')[1])
     assert all(torch.equal(after[k], wanted[k]) for k in after) and any(not torch.equal(after[k], before[k]) for k in after)
+
+
+@given(st.integers(2, 4), st.integers(5, 30), st.randoms(use_true_random=False))
+def test_a_search_stays_on_the_simplex_within_its_tries_and_asks_once(count, tries, rng):
+    "Whatever it is told; what it takes is no worse than any policy alone, or their mean."
+    asked = []
+    def score(o): asked.append(o); return rng.choice([0., .5, 1., rng.random()])
+    found = search_weights(score, count, tries)
+    assert [*found] == asked and len({*asked}) == len(asked) <= tries
+    assert all(min(o) >= 0 and abs(sum(o) - 1) < 1e-5 for o in asked)
+    assert max(found.values()) >= max([*found.values()][:count + 1])
+
+
+@given(st.lists(st.floats(.05, 1), min_size=2, max_size=4))
+def test_a_search_climbs_a_hill(shares):
+    top = [o / sum(shares) for o in shares]
+    found = search_weights(lambda o: -sum((a - b)**2 for a, b in zip(o, top)), len(top), 200, least=.02)
+    assert max(abs(a - b) for a, b in zip(max(found, key=found.get), top)) < .08
