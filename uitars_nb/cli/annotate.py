@@ -16,6 +16,7 @@ import typer
 
 from ..agent.memory import REPLY
 from .main import app, text_table
+from .options import ContextTokens, Dtype, Host, Instances, MaxTokens, Port, RunDirectory, Skip, SpokenDialect, Suite, Temperature, TopP
 
 # %% ../../nbs/90_cli/27_annotate.ipynb #691aec9c
 NOBODY = 'none'   # proposes: annotators then do everything themselves
@@ -100,23 +101,23 @@ def annotation_lines(
 # %% ../../nbs/90_cli/27_annotate.ipynb #3c73a10a
 @app.command()
 def annotate(
-    suite: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them.')] = 'miniwob/quick',
+    suite: Suite = 'miniwob/quick',
     policy: Annotated[str, typer.Option(help="Who proposes: a checkpoint's directory or name, a server's URL (URL#MODEL where it serves several; token in UITARS_TOKEN), random, or none.")] = 'ct',
-    episodes: Annotated[int, typer.Option(help='Instances of each task.', min=1)] = 10,
+    episodes: Instances = 10,
     split: Annotated[str, typer.Option(help='train or validation.')] = 'train',
-    first: Annotated[int, typer.Option(help='Skip this many instances of each task first.', min=0)] = 0,
+    first: Skip = 0,
     draws: Annotated[int, typer.Option(help='Replies that are drawn for each turn; those that are alike are one proposal.', min=1)] = 4,
-    temperature: Annotated[float, typer.Option(help='Sampling temperature; 0: the likeliest token.', min=0)] = 1.,
-    top_p: Annotated[float, typer.Option(help='Nucleus sampling: the smallest set of tokens that holds this much probability.', min=0, max=1)] = 1.,
-    max_tokens: Annotated[int, typer.Option(help='Tokens of a reply, at most.', min=1)] = REPLY,
+    temperature: Temperature = 1.,
+    top_p: TopP = 1.,
+    max_tokens: MaxTokens = REPLY,
     seed: Annotated[int, typer.Option(help='Seed of sampling.')] = 0,
-    out: Annotated[Path, typer.Option(help='Directory of the run; resumed where it exists.')] = Path('runs/annotated'),
+    out: RunDirectory = Path('runs/annotated'),
     at_once: Annotated[int, typer.Option(help='Episodes under way at a time: one for each annotator. With more, another waits already while the policy proposes in the first.', min=1)] = 1,
-    dtype: Annotated[str, typer.Option(help="Type of a checkpoint's weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).")] = 'auto',
-    dialect: Annotated[str, typer.Option(help="Dialect of a server's model, where it does not tell: ui-tars-2, ui-tars-1.5 or ui-tars-1.")] = '',
-    context: Annotated[int, typer.Option(help="Tokens of a prompt and its reply: of a server's model, where it does not tell how many it takes; of a checkpoint, if not as many as in training.", min=0)] = 0,
-    host: Annotated[str, typer.Option(help='Address to listen on; 0.0.0.0 lets other machines in.')] = '127.0.0.1',
-    port: Annotated[int, typer.Option(help='Port; 0 takes a free one.', min=0, max=65535)] = 8100,
+    dtype: Dtype = 'auto',
+    dialect: SpokenDialect = '',
+    context: ContextTokens = 0,
+    host: Host = '127.0.0.1',
+    port: Port = 8100,
     token: Annotated[str, typer.Option(envvar='UITARS_ANNOTATION_TOKEN', help='That annotators bring; by default a random one, which is printed.')] = '',
 ):
     """Decide a policy's turns on a page in the browser.

@@ -16,8 +16,9 @@ import typer
 from ..agent.memory import REPLY
 from .learn import Job, checked, from_file, timed
 from .main import app
+from .options import Browsers, MaxTokens, Pages, RunDirectory, Suite
 from .reinforce import reinforce
-from .run import Browsers, Pages, comparison_line, experiment, play_recipe, run_notebook
+from .run import comparison_line, experiment, play_recipe, run_notebook
 from .train import episodes_in, train
 from ..core.runs import check_numbers
 
@@ -166,7 +167,7 @@ def spin(
 @app.command()
 def flywheel(
     config: Annotated[Path | None, typer.Option(help='A YAML file of options.', callback=from_file, is_eager=True)] = None,
-    suite: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them.')] = Wheel.suite,
+    suite: Suite = Wheel.suite,
     start: Annotated[Path, typer.Option(help="A checkpoint's directory.", show_default='the one that comes with the package, which has learned to read and no more')] = Wheel.start,
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store, that the pools begin with; may be given several times.')] = None,
     cycles: Annotated[int, typer.Option(help='Times that a policy plays and the next one learns; more of them go on where a run ended.', min=1)] = Wheel.cycles,
@@ -184,11 +185,11 @@ def flywheel(
     rollouts: Annotated[int, typer.Option(help='Episodes of an update.', min=1)] = Wheel.rollouts,
     practice_lr: Annotated[float, typer.Option(help="Learning rate of PPO's actor.")] = Wheel.practice_lr,
     episodes: Annotated[int, typer.Option(help='Test episodes of each task, at both ends.', min=1)] = Wheel.episodes,
-    max_tokens: Annotated[int, typer.Option(help='Tokens of a reply, at most.', min=1)] = Wheel.max_tokens,
+    max_tokens: MaxTokens = Wheel.max_tokens,
     frozen: Annotated[list[str], typer.Option(help='Beginnings of the names of parameters that stay as they are; auto: stem and closeup, with which the small policy reads.')] = Wheel.frozen,
     browsers: Browsers = Wheel.browsers,
     pages: Pages = Wheel.pages,
-    out: Annotated[Path, typer.Option(help='Directory of the run; resumed where it exists.')] = Path('runs/flywheel'),
+    out: RunDirectory = Path('runs/flywheel'),
     report: Annotated[Path | None, typer.Option(help='Directory of the report; OUT/report by default.')] = None,
 ):
     """Play, route, learn, and play again.

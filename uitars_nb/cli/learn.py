@@ -18,8 +18,9 @@ import typer, yaml
 
 from ..agent.memory import REPLY
 from .main import app
+from .options import Browsers, MaxTokens, Pages, RunDirectory, Suite
 from .reinforce import check_practice, reinforce
-from .run import EXPERIMENTS, Browsers, Pages, comparison_line, experiment, play_recipe, run_notebook
+from .run import EXPERIMENTS, comparison_line, experiment, play_recipe, run_notebook
 from .train import train
 
 # %% ../../nbs/90_cli/25_learn.ipynb #6657695c
@@ -196,7 +197,7 @@ def _fits(ctx, option, value, where):
 @app.command()
 def run(
     config: Annotated[Path | None, typer.Option(help='A YAML file of options, for other sizes and models.', callback=from_file, is_eager=True)] = None,
-    suite: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them.')] = Job.suite,
+    suite: Suite = Job.suite,
     start: Annotated[Path, typer.Option(help="A checkpoint's directory.", show_default='the one that comes with the package, which has learned to read and no more')] = Job.start,
     before: Annotated[bool, typer.Option(help='Measure the start too.')] = Job.before,
     demonstrator: Annotated[str, typer.Option(help='demonstrator (honest); hasty:RATE, which declares the task finished with that probability before each step; forgetful:RATE, which leaves out the first action. Failed demonstrations of the last two are imitated too.')] = Job.demonstrator,
@@ -221,14 +222,14 @@ def run(
     revisit: Annotated[float, typer.Option(help='Share of the instances that have been played already, and whose samples ended differently; needs --samples of 2 or more. 0: all are new.', min=0, max=1)] = Job.revisit,
     rehearse: Annotated[bool, typer.Option(help='Go on learning from the demonstrations during reinforcement learning: 32 examples beside each step.')] = Job.rehearse,
     settings: Annotated[list[str], typer.Option('--set', help='NAME=VALUE of anything else in train.ppo.PPOConfig, such as shaping.signal=.3; a list `settings` in a YAML file.')] = Job.settings,
-    max_tokens: Annotated[int, typer.Option(help='Tokens of a reply, at most.', min=1)] = Job.max_tokens,
+    max_tokens: MaxTokens = Job.max_tokens,
     episodes: Annotated[int, typer.Option(help='Test episodes of each task, each time that it is measured.', min=1)] = Job.episodes,
     dtype: Annotated[str, typer.Option(help='Of the weights that are measured: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).')] = Job.dtype,
     frozen: Annotated[list[str], typer.Option(help='Parameters that stay frozen, by the beginnings of their names; auto: stem and closeup, with which the small policy reads, and nothing of a model that has neither. A file says [] for none.')] = Job.frozen,
     browsers: Browsers = Job.browsers,
     pages: Pages = Job.pages,
     threads: Annotated[int, typer.Option(help="Of the engine's forward passes in practice, on a processor; they compete with the trainer's.", min=1)] = Job.threads,
-    out: Annotated[Path, typer.Option(help='Directory of the run; resumed where it exists.')] = Path('runs/main'),
+    out: RunDirectory = Path('runs/main'),
     report: Annotated[Path | None, typer.Option(help='Directory of the report; reports/main for the default job, else OUT/report.')] = None,
 ):
     """Run the main job: demonstrations, SFT, reinforcement learning, evaluation.

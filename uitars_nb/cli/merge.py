@@ -13,7 +13,7 @@ import typer
 
 from ..agent.memory import REPLY
 from .main import app, text_table
-from .run import Browsers, Pages
+from .options import Browsers, MaxTokens, Pages
 
 # %% ../../nbs/90_cli/17_merge.ipynb #5b14112c
 def mixture_score(
@@ -60,7 +60,7 @@ def merge_policies(
     search: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them, on whose validation seeds the best weights are looked for.')] = '',
     episodes: Annotated[int, typer.Option(help='Instances of each task for each mixture.', min=1)] = 20,
     tries: Annotated[int, typer.Option(help='Mixtures that are played, at most.', min=3)] = 20,
-    max_tokens: Annotated[int, typer.Option(help='Tokens of a reply, at most.', min=1)] = REPLY,
+    max_tokens: MaxTokens = REPLY,
     browsers: Browsers = 2,
     pages: Pages = 4,
 ):

@@ -15,6 +15,7 @@ import typer
 
 from ..agent.memory import REPLY
 from .main import app, with_settings
+from .options import Browsers, MaxTokens, Pages, Suite
 from .train import adapter_of, corpora, episodes_in, first_policy
 
 # %% ../../nbs/90_cli/20_reinforce.ipynb #b75cdf26
@@ -55,7 +56,7 @@ def stream_of(
 def reinforce(
     out: Annotated[Path, typer.Argument(help='Directory of the run; resumed where it exists.')],
     start: Annotated[Path, typer.Option(help="A checkpoint's directory.")],
-    suite: Annotated[str, typer.Option(help='A suite, a task, or several with commas between them.')] = 'miniwob/quick',
+    suite: Suite = 'miniwob/quick',
     algorithm: Annotated[str, typer.Option(help='ppo, grpo or reinforce++.')] = 'ppo',
     updates: Annotated[int, typer.Option(help='Updates of the policy.', min=1)] = 100,
     batch: Annotated[int, typer.Option(help='Trajectories of an update.', min=1)] = 64,
@@ -75,9 +76,9 @@ def reinforce(
     reward: Annotated[str, typer.Option(help="Who judges: verifier, the task itself; scored, where partial success counts in part; outcome:DIR, a model that was taught to judge (uitars-nb judge); or MODULE:NAME, a source of your own.")] = 'verifier',
     demos: Annotated[list[Path] | None, typer.Option(help='A run of demonstrations, or a store, to go on learning from: a batch of 32 decisions beside each step, of all tasks as many; may be given several times.')] = None,
     settings: Annotated[list[str] | None, typer.Option('--set', help='NAME=VALUE of anything else in train.ppo.PPOConfig, such as shaping.signal=.3, objective.eps_high=.2 or length_adaptive_alpha=null.')] = None,
-    max_tokens: Annotated[int, typer.Option(help='Tokens of a reply, at most.', min=1)] = REPLY,
-    browsers: Annotated[int, typer.Option(help='Chromium processes.', min=1)] = 1,
-    pages: Annotated[int, typer.Option(help='Sessions in each Chromium.', min=1)] = 4,
+    max_tokens: MaxTokens = REPLY,
+    browsers: Browsers = 1,
+    pages: Pages = 4,
     threads: Annotated[int, typer.Option(help="Of the engine's forward passes on a processor; they compete with the trainer's.", min=1)] = 1,
     devices: Annotated[int, typer.Option(help='GPUs of this machine that learn together, or processes where it has none; each plays a batch of its own.', min=1)] = 1,
     strategy: Annotated[str, typer.Option(help='Of several devices: ddp, or fsdp for a model that is too large for one.')] = 'ddp',

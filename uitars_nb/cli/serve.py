@@ -12,13 +12,14 @@ from typing import Annotated
 import typer
 
 from .main import app
+from .options import Host, Port
 
 # %% ../../nbs/90_cli/18_serve.ipynb #480b3473
 @app.command()
 def serve(
     policy: Annotated[str, typer.Argument(help="A checkpoint's directory, or a name on the Hugging Face hub.")],
-    host: Annotated[str, typer.Option(help='Address to listen on; 0.0.0.0 lets other machines in.')] = '127.0.0.1',
-    port: Annotated[int, typer.Option(help='Port; 0 takes a free one.', min=0, max=65535)] = 8000,
+    host: Host = '127.0.0.1',
+    port: Port = 8000,
     token: Annotated[str, typer.Option(envvar='UITARS_TOKEN', help='That clients bring; by default a random one, which is printed.')] = '',
     name: Annotated[str, typer.Option(help="Of the model; by default the checkpoint's.")] = '',
     dtype: Annotated[str, typer.Option(help='Of the weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).')] = 'auto',
