@@ -40,7 +40,7 @@ def flat(
     return bool(loss_now > (1 - tolerance) * loss_before and ev_now < ev_before + tolerance)
 
 # %% ../../nbs/70_train/28_value.ipynb #3dd57811
-SHARED_LR = .001   # a rate of AdamW for the head of a shared critic: at .01 it explains less than nothing of the next batch's returns
+SHARED_LR = 2e-4   # a rate of AdamW for the head of a shared critic: at .001 it follows the noise of each batch, and explains less than nothing of the next one's returns where they can hardly be told
 
 @dataclass(frozen=True)
 class ValueConfig:
