@@ -97,6 +97,7 @@ class Hands(threading.Thread):
         from Xlib.ext import record
         super().__init__(name='hands', daemon=True)
         self.told, self.now, self.X, self.listens, self.trouble = told, now, X, threading.Event(), None
+        self.behind, self.last = float('inf'), float('-inf')   # our clock less the display's; when the last event was
         try: self.events, self.table = (displays.Display(display) for _ in range(2))
         except Exception as e: raise RuntimeError(f'no X display to record: {e}. On Wayland log in to an X session; elsewhere record in a desktop of the sandbox') from e
         if not self.events.has_extension('RECORD'): raise RuntimeError('this display does not tell of events: it has no RECORD extension')
@@ -125,8 +126,14 @@ class Hands(threading.Thread):
             event, data = rq.EventField(None).parse_binary_value(data, self.events.display, None, None)
             if found := self._meant(event): self.told(found)
 
+    def _when(self, server):
+        "Seconds on our clock of a moment on the display's: of how late events were told, the least counts as none, so that on a busy machine a double click stays one."
+        self.behind = min(self.behind, self.now() - server)
+        self.last = max(self.last, server + self.behind)
+        return self.last
+
     def _meant(self, e):
-        X, at, here = self.X, self.now(), dict(x=e.root_x, y=e.root_y)
+        X, at, here = self.X, self._when(e.time / 1000), dict(x=e.root_x, y=e.root_y)
         if e.type == X.MotionNotify: return UIEvent(at, 'move', **here)
         if e.type in (X.ButtonPress, X.ButtonRelease):
             down = e.type == X.ButtonPress
