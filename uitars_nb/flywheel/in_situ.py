@@ -7,8 +7,8 @@ __all__ = ['WORDS', 'NEAR', 'Recorded', 'read_recorded', 'said_in', 'trajectory_
 
 # %% ../../nbs/60_flywheel/57_in_situ.ipynb #b69c06cd
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 

@@ -10,7 +10,7 @@ __all__ = ['NAMES', 'KEYPAD', 'SHIFT', 'LOCK', 'LEVEL3', 'BUTTONS', 'WHEEL', 'MO
 import os, subprocess, threading, time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -211,7 +211,7 @@ class Voice:
 
 # %% ../../nbs/60_flywheel/56_recorder.ipynb #678fe5ba
 MOVES = .05     # seconds between two moves of the pointer that are kept
-REPEATS = .03   # seconds: who lets a key go and presses it again takes longer
+REPEATS = .002  # seconds: a held key that comes up in between goes down again at once, and no hand is as fast
 
 class Recorder:
     "Everything beside somebody at work; `start`, then `stop`. Raises as `Notes`, `Hands` and `Voice` do."

@@ -6,7 +6,7 @@
 __all__ = ['VERDICTS', 'COARSE', 'Review', 'add_review', 'read_reviews', 'verdict_of', 'outline', 'duplicates', 'Reviewed']
 
 # %% ../../nbs/60_flywheel/58_reviews.ipynb #045818aa
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path

@@ -9,7 +9,7 @@ __all__ = ['KINDS', 'CLICKS', 'PAUSE', 'AGAIN', 'UIEvent', 'Deed', 'deeds_of']
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..core.coordinates import to_grid
+from ..core.coordinates import GRID, to_grid
 from ..core.types import Action
 from ..sandbox.gestures import DOUBLE_CLICK, NOTCHES, SPOT
 from ..sandbox.input import MODIFIERS
@@ -39,9 +39,13 @@ class Deed:
 # %% ../../nbs/60_flywheel/54_ui_events.ipynb #e2078710
 CLICKS = dict(left='click', right='right_single')
 
+def _point(e: UIEvent, size) -> tuple[int, int]:
+    "On the grid; the nearest one for a pointer beside the screen."
+    return to_grid((min(max(e.x, 0), size[0]), min(max(e.y, 0), size[1])), size)
+
 def _pressed(down: UIEvent, up: UIEvent, size) -> tuple[Action, ...]:
     "What a button did between two events."
-    a, b = (to_grid((min(max(o.x, 0), size[0]), min(max(o.y, 0), size[1])), size) for o in (down, up))
+    a, b = _point(down, size), _point(up, size)
     still = abs(up.x - down.x) <= SPOT and abs(up.y - down.y) <= SPOT
     if still and down.button in CLICKS: return (Action(CLICKS[down.button], dict(point=a)),)
     if down.button == 'left': return (Action('drag', dict(start_point=a, end_point=b)),)
@@ -51,7 +55,7 @@ def _doubles(before: Deed | None, deed: Deed, size) -> bool:
     "Whether a click makes the one before it a double click."
     if not before or [o.name for o in (*before.actions, *deed.actions)] != ['click', 'click'] or deed.start - before.start > DOUBLE_CLICK: return False
     a, b = before.actions[0].args['point'], deed.actions[0].args['point']
-    return all(abs(p - q) * side <= SPOT * 1000 for p, q, side in zip(a, b, size))
+    return all(abs(p - q) * side <= SPOT * GRID for p, q, side in zip(a, b, size))
 
 # %% ../../nbs/60_flywheel/54_ui_events.ipynb #b6daffe7
 PAUSE = 3.   # seconds without a key that end a text
@@ -120,7 +124,7 @@ def _with_keys(held: Sequence[str], actions: tuple[Action, ...]) -> tuple[Action
 
 def _wheel(hand: _Hand, e: UIEvent):
     "The wheel turns by a notch."
-    action = Action('scroll', dict(direction=e.button, point=to_grid((min(max(e.x, 0), hand.size[0]), min(max(e.y, 0), hand.size[1])), hand.size)))
+    action = Action('scroll', dict(direction=e.button, point=_point(e, hand.size)))
     last = hand.deeds[-1] if hand.deeds else None
     same = last and last.actions[-1].name == 'scroll' and last.actions[-1].args['direction'] == e.button and e.at - last.end <= AGAIN
     if same: hand.deeds[-1] = replace(last, end=e.at, actions=(*last.actions, last.actions[-1]))

@@ -7,6 +7,7 @@ __all__ = ['Weights', 'convex', 'interpolate', 'merge_checkpoints', 'search_weig
 
 # %% ../../nbs/70_train/60_merging.ipynb #4039f4bd
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from math import isclose
 from pathlib import Path
 
@@ -78,12 +79,12 @@ def merge_checkpoints(
 # %% ../../nbs/70_train/60_merging.ipynb #ca9bb2b7
 Weights = tuple[float, ...]
 
-def _moves(weights: Weights, step: float) -> Iterator[Weights]:
-    "Up to `step` of one policy's weight given to another, for each pair of them."
+def _moves(weights: tuple[Fraction, ...], step: Fraction) -> Iterator[tuple[Fraction, ...]]:
+    "Exactly: up to `step` of one policy's weight given to another, for each pair of them."
     for i, mine in enumerate(weights):
         for j in range(len(weights)):
             given = min(step, mine)
-            if i != j and given > 0: yield tuple(round(o - given * (k == i) + given * (k == j), 6) for k, o in enumerate(weights))
+            if i != j and given > 0: yield tuple(o - given * (k == i) + given * (k == j) for k, o in enumerate(weights))
 
 def search_weights(
     score: Callable[[Weights], float],   # of a mixture; more is better
@@ -92,16 +93,17 @@ def search_weights(
     step: float = .25,                   # of the first moves
     least: float = .05,                  # smaller steps are not worth a try
 ) -> dict[Weights, float]:
-    "The scores of the mixtures that were tried, in their order; the first of the highest is the one to take. Raises `ValueError` for fewer than two policies, or too few tries for them and their mean."
-    corners = [tuple(float(k == i) for k in range(count)) for i in range(count)]
+    "The scores of the mixtures that were tried, in their order, each in sum 1 to rounding; the first of the highest is the one to take. Raises `ValueError` for fewer than two policies, or too few tries for them and their mean."
+    convex(None, count)
+    corners, step = [tuple(Fraction(k == i) for k in range(count)) for i in range(count)], Fraction(step).limit_denominator(1000)
     if tries <= len(corners): raise ValueError(f'{tries} tries are too few: the {count} policies and their mean want {count + 1}')
-    known = {o: score(o) for o in [tuple(convex(None, count)), *corners]}
-    while step >= least:
+    floats = lambda o: tuple(map(float, o))
+    known = {o: score(floats(o)) for o in [(Fraction(1, count),) * count, *corners]}
+    while step >= least and len(known) < tries:
         best = max(known, key=known.get)
         for o in _moves(best, step):
             if o in known: continue
-            if len(known) >= tries: return known
-            known[o] = score(o)
-            if known[o] > known[best]: break
+            known[o] = score(floats(o))
+            if known[o] > known[best] or len(known) >= tries: break
         else: step /= 2
-    return known
+    return {floats(o): v for o, v in known.items()}
