@@ -1,11 +1,12 @@
 """train.arms and the experiments that are made of it: what a figure says of itself, what drawing again leaves alone, how a critic's episodes are sampled."""
-import ast, json, re, subprocess, sys
-from dataclasses import replace
+import ast, json, os, re, subprocess, sys, time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+import torch
 
 from uitars_nb.agent.playing import ActorConfig
 from uitars_nb.core.figures import Figure
@@ -46,6 +47,39 @@ def test_no_band_promises_more_than_all():
     plt.close(fig)
     ends = [path.vertices[:, 1] for band in fig.axes[0].collections for path in band.get_paths()]
     assert min(map(min, ends)) >= 0 and max(map(max, ends)) <= 1
+
+
+@dataclass(frozen=True)
+class Meeting:
+    "An arm that ends only where as many seeds run at the same time."
+    seeds: int
+
+    def __call__(self, path, seed):
+        path.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + 120
+        while len(list(path.parent.glob(f'{path.name.split("-")[0]}-*'))) < self.seeds:
+            if time.monotonic() > deadline: raise TimeoutError('nobody else runs')
+            time.sleep(.02)
+        if (path.parent.parent/'broken').exists() and path.name == 'b-1': raise RuntimeError('seed 1 is broken')
+        pd.DataFrame(dict(step=[1], process=os.getpid(), threads=torch.get_num_threads(), ended=time.time())).to_csv(path/'metrics.csv', index=False)
+
+
+def met(path): return pd.read_csv(path/'metrics.csv').set_index('step')
+
+
+def test_seeds_run_at_the_same_time_and_one_that_fails_costs_the_others_nothing(tmp_path):
+    made, columns = dict(a=Meeting(2), b=Meeting(2)), ['process', 'threads', 'ended']
+    (tmp_path/'broken').touch()
+    with pytest.raises(RuntimeError, match='seed 1 is broken'): arms.run_arms(tmp_path, made, [0, 1], columns, met, at_once=2)
+    kept = pd.read_csv(tmp_path/'curves.csv')
+    assert sorted(zip(kept.arm, kept.seed)) == [('a', 0), ('a', 1), ('b', 0)]
+    assert kept.groupby('seed').process.nunique().eq(1).all() and kept.process.nunique() == 2 and os.getpid() not in set(kept.process)
+    assert set(kept.threads) == {max(1, torch.get_num_threads() // 2)}
+    ended = kept[kept.seed == 0].set_index('arm').ended
+    assert ended.a < ended.b
+    (tmp_path/'broken').unlink()
+    curves = arms.run_arms(tmp_path, made, [0, 1], columns, met)
+    assert curves[:3].equals(kept) and curves.loc[3, 'arm'] == 'b' and curves.loc[3, 'process'] == os.getpid()
 
 
 @pytest.mark.parametrize('notebook, last', [('ppo_grpo', ''), ('decoupled_gae', 'critics'), ('async_rollout', 'last')])

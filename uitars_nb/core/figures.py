@@ -8,9 +8,8 @@ __all__ = ['GOALS', 'BESIDE', 'VECTORS', 'Goal', 'Interval', 'rank', 'median_int
            'recompute_figures', 'markdown']
 
 # %% ../../nbs/00_core/40_figures.ipynb #ad32dd8d
-import fcntl, os, platform
+import os, platform
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from difflib import get_close_matches
@@ -22,7 +21,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
-from .runs import read_json, write_json
+from .runs import locked, read_json, write_json
 
 # %% ../../nbs/00_core/40_figures.ipynb #68d0bf0e
 @dataclass(frozen=True)
@@ -282,12 +281,6 @@ def number(
     return f'{x:,.0f}' if abs(x) >= 100 or x == int(x) else f'{x:.3g}'
 
 # %% ../../nbs/00_core/40_figures.ipynb #72a8fdbc
-@contextmanager
-def _locked(folder):
-    fd = os.open(folder, os.O_RDONLY)
-    try: fcntl.flock(fd, fcntl.LOCK_EX); yield
-    finally: os.close(fd)
-
 def _complete(id, fig, goals):
     if goal := goals.get(id): return replace(fig, goal=goal.value if fig.goal is None else fig.goal, unit=fig.unit or goal.unit)
     near = get_close_matches(id, goals, n=1, cutoff=.95)
@@ -304,7 +297,7 @@ def record_figures(
     path = (Path(root)/report if isinstance(report, str) and os.sep not in report else Path(report))/'summary.json'
     rows = {id: asdict(_complete(id, fig, goals)) for id, fig in figures.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path.parent):
+    with locked(path.parent):
         summary = read_json(path, {})
         return write_json(path, summary | dict(figures=summary.get('figures', {}) | rows))
 

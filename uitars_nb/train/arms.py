@@ -7,21 +7,24 @@ __all__ = ['Arm', 'BOUNDS', 'LEAST', 'LABELS', 'COLUMNS', 'run_arms', 'known_cur
            'draw_curves', 'RLArm', 'critic_curves', 'Ground', 'effect_figures']
 
 # %% ../../nbs/70_train/40_arms.ipynb #fc096dac
-import json, zlib
+import json, multiprocessing, zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from ..agent.playing import ActorConfig
 from ..core.figures import Figure, machine
-from ..core.runs import Run, read_json, write_atomic
+from ..core.runs import Run, locked, read_json, write_atomic
 from ..model.checkpoints import fingerprint
 from ..model.precision import precision_of
 from ..sandbox.chromium import versions
@@ -39,23 +42,32 @@ def run_arms(
     seeds: Iterable[int],
     columns: Sequence[str],      # of the metrics to keep
     read: Callable[[Path], pd.DataFrame] = read_metrics,   # a run's metrics, a row each update
+    at_once: int = 1,            # seeds that run at the same time, in processes that share the cores; arms, and `read`, are then what a module defines
 ) -> pd.DataFrame:
-    "The curves of all arms: a row for each arm, seed and update. Runs that `curves.csv` holds already are left alone. Raises `ValueError` for an arm whose name is no folder's, and for one (a dataclass) whose fields are not those that it ran with before."
+    "The curves of all arms: a row for each arm, seed and update. Runs that `curves.csv` holds already are left alone. Raises `ValueError` for an arm whose name is no folder's, and for one (a dataclass) whose fields are not those that it ran with before; what an arm raises, after the seeds that run beside it."
     path = Path(path)
     if bad := [name for name in arms if Path(name).name != name]: raise ValueError(f'an arm keeps its runs in a folder of its name, and {bad[0]!r} is no name of one: name it without a slash')
     for name, arm in arms.items():
         if is_dataclass(arm): Run(path/'arms'/name, asdict(arm))
+    path.mkdir(parents=True, exist_ok=True)
+    one = partial(_run_seed, path, dict(arms), list(columns), read)
+    if at_once == 1:
+        for seed in seeds: one(seed)
+    else:
+        share = max(1, torch.get_num_threads() // at_once)
+        with ProcessPoolExecutor(at_once, multiprocessing.get_context('spawn'), torch.set_num_threads, (share,)) as pool: list(pool.map(one, seeds))
+    return pd.read_csv(path/'curves.csv')
+
+def _run_seed(path, arms, columns, read, seed):
     file = path/'curves.csv'
-    for seed in seeds:
-        for name, arm in arms.items():
-            known = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=['arm', 'seed'])
-            if ((known.arm == name) & (known.seed == seed)).any(): continue
-            arm(path/'runs'/f'{name}-{seed}', seed)
-            curve = read(path/'runs'/f'{name}-{seed}').reindex(columns=list(columns))
-            rows = curve.rename_axis('update').reset_index().assign(arm=name, seed=seed)
-            known = pd.read_csv(file) if file.exists() else known   # another process may have added to it meanwhile
-            write_atomic(file, pd.concat([known, rows] if len(known) else [rows]).round(5).to_csv(index=False))
-    return pd.read_csv(file)
+    def known(): return pd.read_csv(file) if file.exists() else pd.DataFrame(columns=['arm', 'seed'])
+    for name, arm in arms.items():
+        if (name, seed) in set(known()[['arm', 'seed']].itertuples(index=False, name=None)): continue
+        arm(path/'runs'/f'{name}-{seed}', seed)
+        rows = read(path/'runs'/f'{name}-{seed}').reindex(columns=columns).rename_axis('update').reset_index().assign(arm=name, seed=seed)
+        with locked(path):   # other processes add to it as well
+            others = known()
+            write_atomic(file, pd.concat([others, rows] if len(others) else [rows]).round(5).to_csv(index=False))
 
 def known_curves(
     run: Path,      # the experiment's directory
