@@ -21,12 +21,18 @@ REPLY = 24                          # tokens: the mean over 528 oracle replies o
 COMMAND = 'python -m tests.bench engine'
 
 
-def small_policy(dtype):
-    "The small policy at its full size with random weights, which never ends a reply by itself."
-    policy = Policy(*new_policy(make_tokenizer([describe(ACTION_SPACE)])), 'ui-tars-2', 'small')
-    policy.model.to(dtype).eval().generation_config.eos_token_id = None
+def endless(policy):
+    "The same policy, which never ends a reply by itself."
+    policy.model.eval().generation_config.eos_token_id = None
     policy.eos_ids = frozenset()
     return policy
+
+
+def small_policy(dtype):
+    "The small policy at its full size with random weights, endless."
+    policy = Policy(*new_policy(make_tokenizer([describe(ACTION_SPACE)])), 'ui-tars-2', 'small')
+    policy.model.to(dtype)
+    return endless(policy)
 
 
 class Episodes:

@@ -7,14 +7,15 @@ import numpy as np
 import torch
 
 from tests.bench import bench_engine, bench_ppo
-from tests.bench.bench_engine import REPLY, Episodes, measure
+from tests.bench.bench_engine import REPLY, Episodes, endless, measure
 from tests.bench.bench_ppo import Updates, overhead
+from tests.test_engine import truth
 from tests.tiny_models import write_checkpoint
 from uitars_nb.cli.train import adapted
 from uitars_nb.core.figures import Figure, figure, machine, median_interval, ratio, record_figures
 from uitars_nb.core.runs import write_json
 from uitars_nb.model.engine import Engine
-from uitars_nb.model.policy import Policy, token_logps
+from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
 from uitars_nb.model.sampling import Sampling
 from uitars_nb.model.value import Critic
@@ -28,13 +29,6 @@ COMMAND = 'python -m tests.bench gpu'
 SEVEN = dict(hidden_size=3584, intermediate_size=18944, num_attention_heads=28, num_hidden_layers=28, num_key_value_heads=4, vocab_size=152064, max_position_embeddings=128000, max_window_layers=28,
              initializer_range=.02, rope_scaling=dict(mrope_section=[16, 24, 24], rope_type='default', type='default'))
 EYES = dict(depth=32, hidden_size=1280, intermediate_size=3420, num_heads=16, out_hidden_size=3584, fullatt_block_indexes=[7, 15, 23, 31])
-
-
-def endless(policy):
-    "The same policy, which never ends a reply by itself."
-    policy.model.eval().generation_config.eos_token_id = None
-    policy.eos_ids = frozenset()
-    return policy
 
 
 def peak(): return torch.cuda.max_memory_allocated() / 1e9
@@ -51,13 +45,6 @@ def decides(policy, episodes, sessions, rounds, suffix, facts):
     return figures, dict(seconds_a_decision={k: [float(o[0]) for o in v] for k, v in blocks.items()}, overhead=share, **about)
 
 
-@torch.inference_mode()
-def plain(policy, prompt, ids):
-    "Log-probabilities of a reply by one plain pass."
-    batch = policy.collate([Example(prompt, ids)])
-    return token_logps(policy.logits(batch), torch.from_numpy(ids.astype(np.int64)).to(policy.model.device)).cpu().numpy()
-
-
 async def distances(policy, episodes, sessions):
     "How far the engine's log-probabilities are from those of a plain pass, a number for each token."
     said = []
@@ -67,7 +54,7 @@ async def distances(policy, episodes, sessions):
             said.append((policy.render(messages), c))
             return c.ids
         await asyncio.gather(*(episodes.play(decide, bench_engine.TURNS) for _ in range(sessions)))
-    return np.concatenate([np.abs(c.logps - plain(policy, prompt, c.ids)) for prompt, c in said])
+    with torch.inference_mode(): return np.concatenate([np.abs(c.logps - truth(policy, prompt, c.ids)) for prompt, c in said])
 
 
 def long_decisions(policy, episodes):

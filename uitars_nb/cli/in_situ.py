@@ -86,13 +86,13 @@ def recordings(
       uitars-nb recordings runs/recorded --into runs/flywheel
     """
     from uitars_nb.core.store import Store
-    from uitars_nb.flywheel.reviews import Reviewed, duplicates, read_reviews
+    from uitars_nb.flywheel.reviews import read_reviews, reviewed
     from uitars_nb.flywheel.routing import route
     from uitars_nb.sandbox.base import run
     trajs, broken = all_recorded(directory)
     store = Store.anew(directory/'store')
     store.extend(trajs)
-    judged = Reviewed(tuple(read_reviews(directory/REVIEWS)), needed, duplicates(trajs))
+    judged = reviewed(trajs, read_reviews(directory/REVIEWS), needed)
     print(recorded_lines(trajs, judged), *(f'{k}: {why}' for k, why in broken.items()), sep='\n')
     if into: print(f'In {into}, cycle {cycle}:', ', '.join(f'{n} {name}' for name, n in run(route(store, judged, into, cycle)).items()))
 
