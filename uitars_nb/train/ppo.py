@@ -212,11 +212,11 @@ class PPO(L.LightningModule):
             for part, weight in evened(some, self.model):
                 loss = actor_loss(self.policy, exp, part, targets, c.objective, *divisors)
                 backward(weight * loss.loss)
-                for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * float(v)
+                for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * v   # numbers are read at the end: each would wait for a GPU
             n += tokens
             if self.demos: said.append(rehearse(self.policy, self.demos, self._numbers(len(norms)), c.rehearsal, backward))
             norms.append(take_step(optimizer, self.model.parameters(), c.clip))
-        return {k: v / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), **({'rehearsal': float(np.mean(said))} if said else {}), adv_abs=float(targets.adv_N.abs().mean()), kl_after=self.moved(exp, targets, rng))
+        return {k: float(v) / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), **({'rehearsal': float(np.mean(said))} if said else {}), adv_abs=float(targets.adv_N.abs().mean()), kl_after=self.moved(exp, targets, rng))
 
     def _numbers(self, step):
         "Of the lessons beside an update's step: on each device others, and after a kill the same."
@@ -231,8 +231,8 @@ class PPO(L.LightningModule):
         nats = tokens = 0.
         for part, weight in evened(parts(exp, rows, self.config.part_tokens), self.model):
             logp = token_logps(*part_logits(self.policy, row_batch(self.policy, exp, part), self.config.objective.temperature))
-            nats, tokens = nats + weight * float(kl_estimate(logp - targets.old_N[part.at].to(logp.device)).sum()), tokens + weight * len(part.at)
-        return nats / tokens
+            nats, tokens = nats + weight * kl_estimate(logp - targets.old_N[part.at].to(logp.device)).sum(), tokens + weight * len(part.at)
+        return float(nats / tokens)
 
     def _use(self, stats):
         "The share of the time since the last update in which the actor's engine computed, and in which a session was in an episode."
