@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Mean', 'MAX_LOG_RATIO', 'masked_mean', 'stale_weights', 'kl_estimate', 'PolicyLoss', 'policy_loss', 'value_loss',
-           'explained_variance', 'entropy', 'positive_nll', 'grpo_advantages', 'whiten', 'reinforce_pp_advantages']
+           'explained_variance', 'constant', 'entropy', 'positive_nll', 'grpo_advantages', 'whiten',
+           'reinforce_pp_advantages']
 
 # %% ../../nbs/50_rl/10_losses.ipynb #92a488a7
 from collections.abc import Callable
@@ -110,10 +111,15 @@ def explained_variance(
     ret_BT: Tensor,     # likewise: targets
     own_BT: Tensor,  # bool
 ) -> float:
-    "1 - Var(R - V) / Var(R) over own tokens; NaN where all returns are equal."
+    "1 - Var(R - V) / Var(R) over own tokens; NaN where all returns are equal, but for rounding."
     v, r = value_BT[own_BT].double(), ret_BT[own_BT].double()
-    spread = r.var(correction=0) if len(r) else torch.tensor(0.)
-    return float(1 - (r - v).var(correction=0) / spread) if spread > 0 else float('nan')
+    return float('nan') if constant(r) else float(1 - (r - v).var(correction=0) / r.var(correction=0))
+
+def constant(
+    x: Tensor,  # (n,)
+) -> bool:
+    "Whether numbers differ by no more than sums in fp32 are rounded; true of none."
+    return not len(x) or bool(x.double().std(correction=0) <= 1e-5 * x.abs().max())
 
 # %% ../../nbs/50_rl/10_losses.ipynb #ff3e7bee
 def entropy(

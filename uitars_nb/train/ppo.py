@@ -20,7 +20,7 @@ from ..model.checkpoints import adapts
 from ..model.policy import Policy, token_logps
 from ..model.value import Critic
 from ..rl.gae import length_adaptive_lambda
-from ..rl.losses import explained_variance, kl_estimate, reinforce_pp_advantages, whiten
+from ..rl.losses import constant, explained_variance, kl_estimate, reinforce_pp_advantages, whiten
 from ..rl.shaping import Shaping
 from .collector import Batch
 from .devices import compute_again, evened, local_backward, of_all, over_devices, spread
@@ -101,7 +101,7 @@ def critic_measures(
 ) -> dict[str, float]:
     "Explained variance, correlation of value and return, and their mean squared difference."
     both = torch.stack([value_N, ret_N]).double()
-    flat = (both.std(1, correction=0) == 0).any()
+    flat = any(map(constant, both))
     return dict(explained_variance=explained_variance(value_N, ret_N, torch.ones_like(value_N, dtype=torch.bool)),
                 value_return_correlation=float('nan') if flat else float(torch.corrcoef(both)[0, 1]), value_loss=float((both[0] - both[1]).pow(2).mean() / 2))
 
