@@ -44,11 +44,12 @@ def run_arms(
     read: Callable[[Path], pd.DataFrame] = read_metrics,   # a run's metrics, a row each update
     at_once: int = 1,            # seeds that run at the same time, in processes that share the cores; arms, and `read`, are then what a module defines
 ) -> pd.DataFrame:
-    "The curves of all arms: a row for each arm, seed and update. Runs that `curves.csv` holds already are left alone. Raises `ValueError` for an arm whose name is no folder's, and for one (a dataclass) whose fields are not those that it ran with before; what an arm raises, after the seeds that run beside it."
+    "The curves of all arms: a row for each arm, seed and update. Runs that `curves.csv` holds already are left alone. Raises `ValueError` for `at_once` below 1, for an arm whose name is no folder's, and for one (a dataclass) whose fields are not those that it ran with before; what an arm raises, after the seeds that run beside it."
     path = Path(path)
     if bad := [name for name in arms if Path(name).name != name]: raise ValueError(f'an arm keeps its runs in a folder of its name, and {bad[0]!r} is no name of one: name it without a slash')
     for name, arm in arms.items():
         if is_dataclass(arm): Run(path/'arms'/name, asdict(arm))
+    if at_once < 1: raise ValueError(f'one seed at least runs at a time, not {at_once}')
     path.mkdir(parents=True, exist_ok=True)
     one = partial(_run_seed, path, dict(arms), list(columns), read)
     if at_once == 1:
