@@ -81,10 +81,11 @@ class Dies(Fixed):
         if len(module.losses) == 2: os.kill(os.getpid(), signal.SIGKILL)
 
 
-def pretrain(home, die=0):
+def pretrain(home, die=0, devices=1):
     "Value pretraining in `home`; the critic's directory."
     if die: runs.Fixed = Dies
-    return pretrain_value(start(home), home/'value', ACTOR, ValueConfig(batches=4, minibatches=2, lr=1e-3), Hardware(accelerator='cpu'), progress=False)
+    hardware = Hardware(accelerator='cpu', devices=devices, strategy='ddp' if devices > 1 else 'auto')
+    return pretrain_value(start(home), home/'value', ACTOR, ValueConfig(batches=4, minibatches=2, lr=1e-3), hardware, progress=False)
 
 
 if __name__ == '__main__':
@@ -101,5 +102,5 @@ if __name__ == '__main__':
     p.add_argument('--value', action='store_true', help='value pretraining in place of practice')
     args = vars(p.parse_args())
     if args.pop('uneven') and os.environ.get('LOCAL_RANK') == '1': row_by_row()
-    if args.pop('value'): pretrain(args['home'], args['die'])
+    if args.pop('value'): pretrain(args['home'], args['die'], args['devices'])
     else: train(args.pop('home'), **args)

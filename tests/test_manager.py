@@ -31,7 +31,7 @@ from uitars_nb.sandbox.fleet import Link, WorkerSettings, alive, birth
 from uitars_nb.sandbox.ledger import Ledger, WorkerRow
 from uitars_nb.sandbox.manager import Manager
 from uitars_nb.sandbox.manager_api import DoorConfig, make_app, tokens_of
-from uitars_nb.sandbox.messages import LeaseLost, Refused, lease_key
+from uitars_nb.sandbox.messages import Lease, LeaseLost, Refused, lease_key
 from uitars_nb.sandbox.workforce import KindConfig, ManagerConfig, pool_key
 
 pytestmark = pytest.mark.timeout(180)
@@ -650,6 +650,22 @@ async def test_what_is_refused_for_now_is_asked_again_by_a_rollout():
         client.words, start = words, time.monotonic()
         with pytest.raises(error, match=words[1]): await pool.acquire()
         assert time.monotonic() - start >= (words[2] if len(words) > 2 else 0)
+
+
+async def test_an_episode_is_kept_where_the_manager_is_away_when_its_session_is_given_back():
+    "The lease ends by itself; another refusal is told."
+    class Away:
+        sessions, error = {}, Refused(503, 'no manager')
+        async def acquire(self, kind, options):
+            self.sessions['1'] = session = RemoteSession(self, Lease('1', 1, kind, options, 'ws://127.0.0.1:9', 0, 'key', 1., 0.))
+            return session
+        async def ask(self, op, **kw): raise self.error
+    client = Away()
+    async with LeasedPool(client, 'simulated').session() as session: assert not session.lost
+    assert session.lost and not client.sessions
+    client.error = Refused(404, 'no lease')
+    with pytest.raises(Refused, match='no lease'):
+        async with LeasedPool(client, 'simulated').session(): pass
 
 
 async def test_a_pool_of_leases_and_a_synchronous_face(server):

@@ -7,6 +7,7 @@ import pytest, pytest_asyncio
 
 from uitars_nb.agent.loop import RandomAgent
 from uitars_nb.core.types import Action, TaskSpec
+from uitars_nb.sandbox.base import ActionError
 from uitars_nb.sandbox.pool import BrowserPool
 from uitars_nb.tasks.base import SUITES, TASKS, Task, seeds, split_of, suite
 from uitars_nb.tasks.hands import click_on, look
@@ -109,7 +110,8 @@ async def test_a_page_of_ones_own_says_nothing_of_the_task(session):
     task = TASKS['miniwob/click-test-2']
     spec = await task.setup(session, TaskSpec(task.name, 1))
     forged = "<script>var core={under_way:1},WOB_RAW_REWARD_GLOBAL=1,WOB_DONE_GLOBAL=true,WOB_REWARD_REASON=''</script>"
-    await session.act(Action('navigate', dict(content=f'data:text/html,{forged}')))
+    with pytest.raises(ActionError): await session.act(Action('navigate', dict(content=f'data:text/html,{forged}')))
+    await session.goto(f'data:text/html,{forged}')   # or however it may get there
     verdict = await task.verify(session, spec)
     assert (verdict.reward, verdict.success, verdict.info) == (-1, False, dict(reason='left the page'))
 

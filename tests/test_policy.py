@@ -18,7 +18,8 @@ from transformers.utils import logging
 from tests.tiny_models import LAYOUTS, published_name, write_checkpoint
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.coordinates import smart_resize
-from uitars_nb.core.types import Action
+from uitars_nb.agent.turns import reply_part
+from uitars_nb.core.types import Action, Completion, Observation, Step
 from uitars_nb.model import checkpoints, precision
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.nano import new_policy
@@ -398,6 +399,21 @@ def test_the_model_sees_the_image_that_points_are_counted_in(load, size):
     batch = policy.collate([Example(policy.render([user(image(*size))]), np.int32([1]))])
     w, h = smart_resize(size)
     assert batch['image_grid_thw'].tolist() == [[1, h // 14, w // 14]]
+
+
+@pytest.mark.parametrize('end', ['<|object_ref_end|>', '<tool_response>'])
+def test_a_turn_ends_with_whatever_token_a_model_ends_it_with(copy, end):
+    "Not with those of Qwen alone: LLaVA's turns end with </s>, GLM's with <|user|>."
+    policy = Policy.from_pretrained(folder := copy('Qwen3-VL'))
+    policy.model.generation_config.eos_token_id = [id := policy.processor.tokenizer.convert_tokens_to_ids(end)]
+    policy.save(folder)
+    policy, acts = Policy.from_pretrained(folder), (Action('click', dict(point=(500, 500))),)
+    assert policy.dialect.ends == ('<|im_end|>', '<|endoftext|>', end)
+    ids = np.append(policy.encode(text := policy.dialect.write('There.', acts, (64, 48))), id).astype(np.int32)
+    said = Completion(policy.decode(ids), np.zeros(0, np.int32), ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32))
+    assert said.text == text + end and policy.dialect.parse(said.text, (64, 48)).actions == acts
+    part = reply_part(Step(Observation(image(64, 48)['image']), 'There.', acts, said), policy.dialect)
+    assert part['text'] == text and part['ids'].tolist() == ids[:-1].tolist()
 
 
 # Adapters

@@ -1,5 +1,5 @@
 "Reinforcement learning as a run: killed, resumed, on two processes; and what a trainer may never do."
-import asyncio, contextlib, itertools, multiprocessing, queue, shutil
+import asyncio, contextlib, itertools, json, multiprocessing, queue, shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -247,6 +247,18 @@ def test_two_processes_share_an_update(algorithm, strategy, tmp_path):
     before, saved = (load_file(tmp_path/o/'model.safetensors') for o in ('start', 'run/policy'))
     assert all(torch.equal(v, two[k]) for k, v in one.items()) and all(torch.equal(v, one[k]) for k, v in saved.items())
     assert any(not torch.equal(v, before[k]) for k, v in one.items() if k in before)
+
+
+def test_two_processes_pretrain_one_critic(tmp_path):
+    "What they log, and what they find flat, is of both."
+    done = script('reinforce_run', tmp_path, '--devices', 2, '--value')
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks = [tmp_path/'value'/f'rank-{k}' for k in (0, 1)]
+    batches = [[row['ids'] for row in read_jsonl(o/'batches.jsonl')] for o in ranks]
+    assert [len(o) for o in batches] == [4, 4] and len({id for rows in batches for ids in rows for id in ids}) == 32
+    won = [[np.mean([Store(o/'store')[id].success for id in ids]) for ids in rows] for o, rows in zip(ranks, batches)]
+    assert read_metrics(tmp_path/'value').success.tolist() == pytest.approx(np.mean(won, axis=0).tolist())
+    assert (tmp_path/'value'/'critic'/'value_head.safetensors').exists() and json.loads((tmp_path/'value'/'summary.json').read_text())['batches'] == 4
 
 
 @pytest.mark.slow

@@ -244,7 +244,8 @@ async def test_what_does_not_pass_is_raised(answer, why, tries):
     assert tries == len(seen) if tries == 1 else len(seen) >= tries
 
 
-@pytest.mark.parametrize('message', ["This model's maximum context length is 4096 tokens. However, you requested 5000", 'a prompt of 5000 tokens does not fit a context of 4096: it needs 1 to 4095', 'context_length_exceeded'])
+@pytest.mark.parametrize('message', ["This model's maximum context length is 4096 tokens. However, you requested 5000", 'a prompt of 5000 tokens does not fit a context of 4096: it needs 1 to 4095', 'context_length_exceeded',
+    "The input (61709 tokens) is longer than the model's context length (40960 tokens)."])
 async def test_a_prompt_that_is_too_long_for_a_server_is_told_from_other_refusals(message):
     async with misbehaving(lambda n: JSONResponse(dict(error=dict(message=message)), 400)) as (url, _), RemoteEngine(url, 'm') as remote:
         with pytest.raises(ContextExceeded, match='takes no prompt of that length'): await ask(remote, CHAT, Sampling(), 'k')

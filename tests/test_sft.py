@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tests import sft_run
 from tests.scripts import script
 from tests.tiny_models import write_checkpoint
 from uitars_nb.cli.train import adapter_of, first_policy
+from uitars_nb.flywheel.labels import Element, LabelledPage, save_pages
 from uitars_nb.flywheel.records import IGNORE, Record, Records
 from uitars_nb.flywheel.streams import Collate, Stream
 from uitars_nb.model.policy import Policy
@@ -29,6 +31,7 @@ from uitars_nb.train.feed import Feed
 from uitars_nb.train.losses import own_loss, read_loss, target_loss
 from uitars_nb.train.optim import MuonAdamW, groups, orthogonal
 from uitars_nb.train.ppo import PPO, PPOConfig
+from uitars_nb.train.reading import ReadingConfig, learn_to_read
 from uitars_nb.train.sft import SFTConfig, batch_losses, fit, read_metrics, run_policy, task_counts, task_metrics
 
 torch.set_num_threads(1)
@@ -156,6 +159,47 @@ def test_an_overflow_under_a_gradient_scaler_skips_the_whole_step():
         moved = [not torch.equal(v, before[k]) for k, v in net.state_dict().items()]
         assert not any(moved) if broken else all(moved)
     assert all(torch.isfinite(v).all() for v in net.state_dict().values())
+
+
+class Overflow(L.Callback):
+    "An infinite gradient at a step."
+    def __init__(self, step): self.step = step
+
+    def on_after_backward(self, trainer, module):
+        if trainer.global_step == self.step: next(p.grad for p in module.parameters() if p.grad is not None).view(-1)[0] = torch.inf
+
+
+def test_a_gradient_that_is_not_finite_ends_a_run_and_leaves_its_checkpoint(tmp_path):
+    with pytest.raises(FloatingPointError, match='a lower lr'): sft_run.train(tmp_path/'run', callbacks=[Overflow(4)])
+    kept = torch.load(tmp_path/'run'/'last.ckpt', weights_only=False)
+    assert kept['global_step'] == 3 and all(torch.isfinite(v).all() for v in kept['state_dict'].values()) and not (tmp_path/'run'/'policy').exists()
+
+
+def test_learning_to_read_minds_its_gradient_as_well(tmp_path):
+    policy, screen = sft_run.small_policy(), np.full((64, 96, 3), 255, np.uint8)
+    screen[8:24, 16:40] = 0
+    page = LabelledPage(screen, np.array([[ord('a'), 16, 8, 40, 24]], np.int32), (Element('text', (16, 8, 40, 24), 'a', ink='black'),), seed=seeds('train', 1)[0])
+    save_pages(tmp_path/'pages.npz', [page] * 4)
+    with pytest.raises(FloatingPointError, match='a lower lr'): learn_to_read(policy, [tmp_path/'pages.npz'], tmp_path/'run', ReadingConfig(steps=4, batch=2, keep_every=1, precision='32-true'), progress=False, callbacks=[Overflow(2)])
+    kept = torch.load(tmp_path/'run'/'last.ckpt', weights_only=False)
+    assert kept['global_step'] == 2 and all(torch.isfinite(v).all() for v in kept['state_dict'].values())
+
+
+class Broken(L.Callback):
+    "Ends the run within a validation, as a kill would."
+    def on_validation_start(self, trainer, module):
+        if trainer.global_step == 8: raise ConnectionResetError('killed')
+
+
+def test_a_run_that_is_killed_while_it_validates_validates_again(whole, tmp_path):
+    "The checkpoint of a step whose validation was due is written behind it."
+    with pytest.raises(ConnectionResetError): sft_run.train(tmp_path/'run', keep_every=4, callbacks=[Broken()])
+    assert torch.load(tmp_path/'run'/'last.ckpt', weights_only=False)['global_step'] == 4
+    sft_run.train(tmp_path/'run', keep_every=4)
+    ours, theirs = (read_metrics(o).filter(like='val/').dropna(how='all') for o in (tmp_path/'run', whole))
+    assert ours.index.tolist() == theirs.index.tolist() and len(ours) == 3
+    np.testing.assert_allclose(ours, theirs[ours.columns])
+    assert equal(weights(tmp_path/'run'/'policy'), weights(whole/'policy'))
 
 
 def test_every_parameter_is_in_one_group():

@@ -349,7 +349,7 @@ async def test_services_are_seen_in_the_browser(both):
 
 
 async def test_a_browser_session_as_a_server(chromium):
-    session = ToolSession(CONFIG, BrowserSession(chromium, BrowserConfig((320, 240))))
+    session = ToolSession(CONFIG, BrowserSession(chromium, BrowserConfig((320, 240), allow=('data:',))))
     await session.reset()
     async with Client(serve(session)) as client:
         result = await client.call_tool('navigate', dict(content='data:text/html,<title>here</title>'))

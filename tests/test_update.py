@@ -261,8 +261,8 @@ def test_an_actor_goes_on_with_the_last_checkpoint(layout, tmp_path):
     assert all(torch.equal(v, wanted[k]) for k, v in policy.model.state_dict().items())
 
 
-def one_update(looks, gae_lambda_value):
-    "Weights of actor and critic after an update, and the rows that were looked at without a gradient before."
+def one_update(looks, gae_lambda_value, precision='32-true'):
+    "Weights of actor and critic before and after an update, and the rows that were looked at without a gradient in it."
     torch.manual_seed(0)
     policy = sft_run.small_policy(0.)
     policy.model.eval()
@@ -270,23 +270,32 @@ def one_update(looks, gae_lambda_value):
     torch.nn.init.normal_(critic.head.weight)
     config = PPOConfig(updates=1, warmup=1, lr=1e-2, critic_lr=1e-2, epochs=2, minibatches=3, part_tokens=1, value_clip=.2, gae_lambda_value=gae_lambda_value, shaping=Shaping(overlong=0.))
     trajs = [trajectory(policy, i, i != 1, malformed=[1] if i == 0 else ()) for i in range(3)]
-    rows = []
+    flat = lambda: torch.cat([p.detach().flatten() for p in (*policy.model.parameters(), *critic.parameters())])
+    rows, before = [], flat()
     with pytest.MonkeyPatch.context() as m:
         seen = update.in_parts
         m.setattr(update, 'in_parts', lambda policy, exp, tokens, model, ask, which=None: rows.append(9 if which is None else len(which)) or seen(policy, exp, tokens, model, ask, which))
         for module in (update, ppo): m.setattr(module, 'after_first', looks)
-        trainer = L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator='cpu')
+        trainer = L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator='cpu', precision=precision)
         trainer.fit(PPO(policy, critic, config), torch.utils.data.DataLoader([Batch(0, trajs, [Reward(float(o.success), o.success) for o in trajs])], batch_size=None))
-    return torch.cat([p.detach().flatten() for p in (*policy.model.parameters(), *critic.parameters())]), rows
+    return before, flat(), rows
 
 
 @pytest.mark.parametrize('gae_lambda_value', [1., .9])
 def test_the_first_minibatch_needs_no_look_of_its_own(gae_lambda_value):
     "Of nine rows three are of the first step; returns that are made of values need all of them."
-    every, rows = one_update(lambda steps: np.arange(9), gae_lambda_value)
-    later, fewer = one_update(update.after_first, gae_lambda_value)
+    _, every, rows = one_update(lambda steps: np.arange(9), gae_lambda_value)
+    _, later, fewer = one_update(update.after_first, gae_lambda_value)
     assert fewer == [6, 6 if gae_lambda_value == 1 else 9] and sum(rows) == 18
     assert (every - later).abs().max() < 1e-4   # of some hundredths
+
+
+def test_an_update_in_mixed_precision_goes_where_one_in_fp32_goes():
+    "With weights in fp32; the processor may have to imitate bf16."
+    before, whole, _ = one_update(update.after_first, 1.)
+    again, mixed, _ = one_update(update.after_first, 1., 'bf16-mixed')
+    assert torch.equal(before, again) and mixed.dtype == torch.float32 and mixed.isfinite().all()
+    assert torch.cosine_similarity(mixed - before, whole - before, dim=0) > .8
 
 
 def test_what_was_said_first_stays(policy, exp):

@@ -187,4 +187,4 @@ class ReAct:
         try: said = await self.complete(summary_request(self.instruction, lines), len(turns), '/summary')
         except ContextExceeded: return ''
         self.aside.append(said)
-        return strip_ends(said.text).strip()
+        return strip_ends(said.text, self.policy.dialect.ends).strip()

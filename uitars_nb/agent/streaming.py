@@ -66,11 +66,11 @@ class Watch:
 
     def see(self, traj: Trajectory):
         "One more attempt has ended."
-        self.stops.append(traj)
-        bad = [o for o in self.stops if o.stop.is_environment]
+        self.stops.append((traj.stop, traj.info.get('error', traj.task.id)))   # not the trajectory with its screens
+        bad = [o for o in self.stops if o[0].is_environment]
         if len(self.stops) < self.stops.maxlen or len(bad) <= self.most * len(self.stops): return
-        told = ', '.join(f'{n} {k}' for k, n in Counter(o.stop.value for o in bad).most_common())
-        raise Failing(f'{len(bad)} of the last {len(self.stops)} attempts ended in environment failures ({told}); the last one: {bad[-1].info.get("error", bad[-1].task.id)}')
+        told = ', '.join(f'{n} {k}' for k, n in Counter(stop.value for stop, _ in bad).most_common())
+        raise Failing(f'{len(bad)} of the last {len(self.stops)} attempts ended in environment failures ({told}); the last one: {bad[-1][1]}')
 
 # %% ../../nbs/40_agent/14_streaming.ipynb #aa694970
 @dataclass(frozen=True)

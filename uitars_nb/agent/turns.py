@@ -18,10 +18,11 @@ from ..model.dialects import ENDS, Dialect, strip_ends
 # %% ../../nbs/40_agent/04_turns.ipynb #0f866bf7
 def spoken_ids(
     completion: Completion,
+    ends: tuple[str, ...] = ENDS,   # of a turn
 ) -> np.ndarray:
     "The sampled tokens, int32 (T,), without those that ended the turn."
-    tail, n = completion.text[len(strip_ends(completion.text)):], 0
-    for end in ENDS: n += tail.count(end)
+    tail, n = completion.text[len(strip_ends(completion.text, ends)):], 0
+    for end in ends: n += tail.count(end)
     return completion.ids[:max(0, len(completion.ids) - n)]
 
 def reply_part(
@@ -31,8 +32,8 @@ def reply_part(
 ) -> dict:
     "What the policy said in a step, as a part of a chat message."
     c = step.completion
-    if c is not None and len(c.ids): return dict(type='ids', ids=spoken_ids(c), text=strip_ends(c.text))
-    if c is not None: return dict(type='text', text=strip_ends(c.text))
+    if c is not None and len(c.ids): return dict(type='ids', ids=spoken_ids(c, dialect.ends), text=strip_ends(c.text, dialect.ends))
+    if c is not None: return dict(type='text', text=strip_ends(c.text, dialect.ends))
     if not step.actions: return dict(type='text', text=step.thought)
     h, w, _ = step.observation.screenshot.shape
     return dict(type='text', text=dialect.write(step.thought, step.actions, (w, h), space))

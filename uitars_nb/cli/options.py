@@ -27,7 +27,7 @@ MaxTokens = _option(int, 'Tokens of a reply, at most.', min=1)
 Temperature = _option(float, 'Sampling temperature; 0: the likeliest token.', min=0)
 TopP = _option(float, 'Nucleus sampling: the smallest set of tokens that holds this much probability.', min=0, max=1)
 Dtype = _option(str, "Type of a checkpoint's weights: float32, bfloat16, or auto, as they are stored (float32 where this processor only imitates bfloat16).")
-SpokenDialect = _option(str, "Dialect of a server's model, where it does not tell: ui-tars-2, ui-tars-1.5 or ui-tars-1.")
+SpokenDialect = _option(str, "Dialect of a server's model, where it does not tell, or of a checkpoint, if not the one that it learned: ui-tars-2, ui-tars-1.5 or ui-tars-1.")
 ContextTokens = _option(int, "Tokens of a prompt and its reply: of a server's model, where it does not tell how many it takes; of a checkpoint, if not as many as in training (large screens need more).", min=0)
 
 # %% ../../nbs/90_cli/05_options.ipynb #7dc58f23

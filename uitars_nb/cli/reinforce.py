@@ -82,7 +82,7 @@ def reinforce(
     threads: Annotated[int, typer.Option(help="Of the engine's forward passes on a processor; they compete with the trainer's.", min=1)] = 1,
     devices: Annotated[int, typer.Option(help='GPUs of this machine that learn together, or processes where it has none; each plays a batch of its own.', min=1)] = 1,
     strategy: Annotated[str, typer.Option(help='Of several devices: ddp, or fsdp for a model that is too large for one.')] = 'ddp',
-    seed: Annotated[int, typer.Option(help='Of tasks, sampling and minibatches.')] = 0,
+    seed: Annotated[int, typer.Option(help='Of tasks, sampling and minibatches. 0 practises on the instances that eval --split train plays first, demonstrations for instance.')] = 1,
 ):
     """Improve a policy by reinforcement learning.
 

@@ -183,11 +183,11 @@ def evaluate_policy(
       uitars-nb eval --policy ./UI-TARS-1.5-7B --suite recall/pairs --images 3 --summaries written --max-tokens 512
       uitars-nb eval --policy runs/sft/policy --split train --first 500 --expert demonstrator --out runs/mended
     """
-    from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results, plan, tasks_mark
+    from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results, plan, step_budgets, tasks_mark
     from uitars_nb.tasks.places import screens_of
     out = out or Path('runs/eval') / (f'{policy}-{suite}'.strip('./').replace('/', '-') + ('' if split == 'test' else f'-{split}'))
     recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect, context=context, images=images, summaries=summaries, expert=expert, lead=lead)
-    if against: check_paired(against, asdict(recipe) | dict(screens=screens_of({o.name for o in plan(recipe)}), tasks=tasks_mark(plan(recipe))))   # before an hour of playing
+    if against: check_paired(against, asdict(recipe) | dict(screens=screens_of({o.name for o in plan(recipe)}), tasks=tasks_mark(plan(recipe)), budgets=step_budgets(plan(recipe))))   # before an hour of playing
     print(play_recipe(recipe, out, browsers, pages))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))

@@ -84,8 +84,8 @@ async def acting(
     max_tokens: int = REPLY,  # of a reply
     seed: int = 0,            # of sampling
     dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as `Policy.to_play` takes it
-    dialect: str = '',        # of a server's model, where it does not tell
-    context: int = 0,         # tokens that it takes, likewise; of a checkpoint, those that it is shown, if not as many as in training
+    dialect: str = '',        # of a server's model, where it does not tell; of a checkpoint, if not the one that it learned
+    context: int = 0,         # tokens that a server's model takes, likewise; of a checkpoint, those that it is shown, if not as many as in training
 ) -> AsyncIterator[MakeAgent]:
     "Builds the policy's agents inside the block. Raises `KeyError` where there is no such policy. A server's token is that of the variable `UITARS_TOKEN`."
     if make := script(check_policy(name)): yield make; return
@@ -103,5 +103,5 @@ async def acting(
             engine.token_parts = 'weights' in about   # our own server: past replies are the tokens that they were
             yield PolicyAgent.served(engine, about, sampling, dialect, context)
         return
-    policy = Policy.to_play(fetch(name), dtype=dtype)
+    policy = Policy.to_play(fetch(name), dtype=dtype, dialect=dialect or None)
     async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling, context)

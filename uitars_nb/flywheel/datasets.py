@@ -58,7 +58,7 @@ def speaks(
 ) -> bool:
     "Whether a completion is of the policy's own vocabulary."
     if completion is None or not len(completion.ids) or completion.ids.min() < 0 or completion.ids.max() >= len(policy.processor.tokenizer): return False
-    return strip_ends(policy.decode(completion.ids)) == strip_ends(completion.text)   # a server leaves the end out of the text
+    return strip_ends(policy.decode(completion.ids), policy.dialect.ends) == strip_ends(completion.text, policy.dialect.ends)   # a server leaves the end out of the text
 
 def say(
     step: Step,
@@ -66,7 +66,7 @@ def say(
 ) -> Step:
     "The step as the policy would have said it, points where it can name them; what was no action, in the words that it had."
     if speaks(policy, step.completion) and _means(policy, step): return step
-    if not step.actions: return replace(step, completion=_spelled(strip_ends(step.completion.text), policy)) if step.completion is not None else step
+    if not step.actions: return replace(step, completion=_spelled(strip_ends(step.completion.text, policy.dialect.ends), policy)) if step.completion is not None else step
     actions, thought = (tuple(map(snapped, step.actions)), snapped_thought(step.thought)) if names_points(policy) else (step.actions, step.thought)
     size, dialect = step.observation.screenshot.shape[1::-1], policy.dialect
     said = _spelled(dialect.write(dialect.points(thought, size), actions, size), policy)

@@ -7,7 +7,7 @@ __all__ = ['QUESTION', 'ANSWERS', 'SHOWN', 'FILE', 'judging', 'asked', 'answer_i
            'outcome_records', 'Detection', 'detection', 'choose_threshold', 'OutcomeModel', 'keep_threshold']
 
 # %% ../../nbs/60_flywheel/32_outcome_model.ipynb #16c2654c
-import asyncio
+import asyncio, os
 from itertools import islice
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -154,7 +154,7 @@ class OutcomeModel:
         "The judge of a directory. Raises `FileNotFoundError` where no threshold lies beside the weights."
         known = read_json(Path(path)/FILE)
         if known is None: raise FileNotFoundError(f'{path} has no {FILE}: choose a threshold by uitars-nb judge')
-        policy = Policy.to_play(path)
+        policy = Policy.to_play(path, device=int(os.environ.get('LOCAL_RANK', 0)))   # of several that learn together, each judges on its own
         return cls(policy, judging(policy, known['images']), known['threshold'])
 
 def keep_threshold(

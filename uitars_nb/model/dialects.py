@@ -22,10 +22,11 @@ ENDS = ('<|im_end|>', '<|endoftext|>')  # of a turn, in Qwen's vocabularies and 
 
 def strip_ends(
     text: str,
+    ends: tuple[str, ...] = ENDS,
 ) -> str:
     "A reply without the tokens that end it."
     end = len(text)
-    while hit := next((o for o in ENDS if text.endswith(o, 0, end)), ''): end -= len(hit)
+    while hit := next((o for o in ends if text.endswith(o, 0, end)), ''): end -= len(hit)
     return text[:end]
 
 # %% ../../nbs/30_model/20_dialects.ipynb #1cb10b58
@@ -38,6 +39,7 @@ class Dialect:
     grammar: ModuleType   # `core.grammar` or `core.grammar15`
     pixels: bool          # points are pixels of the image that a Qwen2.5-VL model sees; else on the 0-1000 grid
     opening: str          # of the prompt
+    ends: tuple[str, ...] = ENDS   # tokens with which a model ends its turn; `Policy` adds those of its own vocabulary
 
     def _unit(self, size): return dict(size=tuple(size)) if self.pixels else {}
 
@@ -53,7 +55,7 @@ class Dialect:
         space: ActionSpace = ACTION_SPACE,
     ) -> Parsed | Fault:
         "Thought and actions of a reply, points on the grid, or what is wrong with it."
-        return self.grammar.parse(strip_ends(text), space, **self._unit(size))
+        return self.grammar.parse(strip_ends(text, self.ends), space, **self._unit(size))
 
     def write(self,
         thought: str,

@@ -9,6 +9,7 @@ __all__ = ['FACTS', 'BY_TYPE', 'ROOM', 'dialect_of', 'fit_images', 'before', 'mo
 # %% ../../nbs/30_model/25_policy.ipynb #f961d7ca
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,9 @@ class Policy:
         weights: str = '',      # fingerprint of those that it was loaded with
     ):
         self.model, self.processor, self.name, self.weights = model, processor, name, weights
-        self.dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
         self.eos_ids = end_ids(model, processor.tokenizer)
+        spoken = get_dialect(dialect) if isinstance(dialect, str) else dialect
+        self.dialect = replace(spoken, ends=tuple(dict.fromkeys([*spoken.ends, *(self.decode([o]) for o in sorted(self.eos_ids))])))
         fit_images(processor, self.dialect)
         if len(processor.tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
             raise ValueError(f'the tokenizer has {len(processor.tokenizer)} tokens and the model {rows}: they are not of one checkpoint')
@@ -169,12 +171,13 @@ class Policy:
         name: str | Path,
         dtype: str = 'auto',   # of the weights; 'auto': as they are stored, or fp32 where that would be a bf16 that this processor imitates
         device: int = 0,       # of the GPUs the one to play on; those who play are counted on from the first again where there are fewer
+        dialect: str | None = None,   # as in `from_pretrained`
     ) -> 'Policy':
         "The policy of a checkpoint on one of the machine's GPUs, or on all where one is too small, or without any on the processor. Raises as `from_pretrained` does."
         if torch.cuda.is_available():
             gpu = device % torch.cuda.device_count()
-            return cls.from_pretrained(name, dtype=dtype, device_map=fitting_devices(name, dtype, torch.cuda.mem_get_info(gpu)[0], gpu))
-        policy = cls.from_pretrained(name, dtype=dtype)
+            return cls.from_pretrained(name, dialect=dialect, dtype=dtype, device_map=fitting_devices(name, dtype, torch.cuda.mem_get_info(gpu)[0], gpu))
+        policy = cls.from_pretrained(name, dialect=dialect, dtype=dtype)
         plays = usable(policy.model.dtype)
         if plays == policy.model.dtype: return policy   # `.to` would round what is kept in fp32 beside bf16 weights
         if dtype == 'auto': policy.model.to(plays)

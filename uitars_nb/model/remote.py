@@ -77,7 +77,7 @@ class RemoteAway(RemoteError, ConnectionError):
     "A server that stayed away: what rollouts count as the environment's failure, and try again."
 
 # %% ../../nbs/30_model/46_remote.ipynb #2d89c3c6
-TOO_LONG = re.compile('context_length_exceeded|maximum (context|model) length|does not fit a context')   # OpenAI, vLLM and SGLang, our own
+TOO_LONG = re.compile('context_length_exceeded|maximum (context|model) length|longer than the model\'s context length|does not fit a context')   # OpenAI, vLLM, SGLang, our own
 REFUSING = (400, 413, 422)  # statuses that speak of one request
 PASSING = (408, 425, 429, 500, 502, 503, 504)  # statuses that may pass
 

@@ -32,11 +32,11 @@ def file_of(
 class Addresses:
     "Hosts and folders that are open to a session."
     def __init__(self,
-        hosts: Iterable[str] = (),    # such as 'example.org', '*.example.org' or 'localhost:8000'
+        hosts: Iterable[str] = (),    # such as 'example.org', '*.example.org' or 'localhost:8000'; 'data:' for addresses that are pages themselves
         folders: Iterable[str] = (),  # whose files may be shown
         proxied: Iterable[str] = (),  # hosts that the context's proxy leads to
     ):
-        self.hosts, self.folders, self.proxied = set(hosts), set(map(os.path.realpath, folders)), set(proxied)
+        self.hosts, self.folders, self.proxied, self.data = set(hosts) - {'data:'}, set(map(os.path.realpath, folders)), set(proxied), 'data:' in set(hosts)
 
     @property
     def bypass(self) -> str:
@@ -62,7 +62,7 @@ class Addresses:
         "True where the policy may go there by itself. Raises `ActionError` for what is no address of a page."
         try: parts = urlsplit(url)
         except ValueError as e: raise ActionError(f'{url}: {e}') from e
-        if parts.scheme not in ('http', 'https', 'file', 'data', 'about'): raise ActionError(f'{url}: a browser here opens http, https and file addresses')
+        if parts.scheme not in ('http', 'https', 'file', 'about', *['data'] * self.data): raise ActionError(f'{url[:80]}: a browser here opens http, https and file addresses')
         if parts.scheme == 'file': return self.may_show(url)
         return parts.scheme in ('data', 'about') or any(_matches(parts, h) for h in self.hosts | self.proxied)
 

@@ -39,7 +39,7 @@ class BrowserConfig:
     clock: ClockConfig = ClockConfig()      # whose time the session keeps
     scroll_px: int = 100                    # one `scroll`, CSS pixels
     folders: tuple[str, ...] = ()           # whose files pages may show, beside those of the pages that tasks open
-    allow: tuple[str, ...] = ()             # hosts that pages may reach, such as 'example.org' or '*.example.org'
+    allow: tuple[str, ...] = ()             # hosts that pages may reach, such as 'example.org' or '*.example.org'; 'data:' where the policy may open addresses that are pages themselves
     proxied: tuple[str, ...] = ()           # hosts that pages reach through the proxy
     proxy: str = '127.0.0.1:9'              # where requests to hosts that are not allowed go; nobody listens there
     uploads: tuple[str, ...] = ()           # files that a file chooser offers

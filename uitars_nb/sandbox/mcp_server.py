@@ -103,7 +103,7 @@ def sandbox(
 ):
     "A session to be opened, as an asynchronous context manager. Raises `ValueError` for another screen."
     if screen == 'none': return sessions.tools(config)
-    if screen == 'browser': return sessions.browser_with_tools(BrowserConfig(size, clock=ClockConfig('real')), config)
+    if screen == 'browser': return sessions.browser_with_tools(BrowserConfig(size, clock=ClockConfig('real'), allow=('data:',)), config)
     if screen == 'desktop': return sessions.desktop_with_tools(DesktopConfig(size), config)
     raise ValueError(f'there is no screen {screen!r}; there are {", ".join(SCREENS)}')
 

@@ -48,7 +48,7 @@ START = '''({seed, mode, forever}) => {
   return typeof said === 'string' ? {utterance: said} : said;
 }'''
 
-VERDICT = '''location.protocol !== 'data:' && window.core?.under_way
+VERDICT = '''/^(file|http):$/.test(location.protocol) && window.core?.under_way
   ? {reward: WOB_RAW_REWARD_GLOBAL, done: WOB_DONE_GLOBAL, reason: WOB_REWARD_REASON || ''}
   : {reward: -1, done: true, reason: 'left the page'}'''
 

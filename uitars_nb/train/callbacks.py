@@ -42,19 +42,24 @@ class Every(L.Callback):
 class Keep(Every):
     "Saves a checkpoint every so many steps and at the end."
     def __init__(self,
-        path: str | Path,  # of the file
-        steps: int,        # 0: only at the end
+        path: str | Path,    # of the file
+        steps: int,          # 0: only at the end
+        validates: int = 0,  # steps between validations; 0: there are none
     ):
         super().__init__(steps)
-        self.path = Path(path)
+        self.path, self.validates = Path(path), validates
 
     def act(self, trainer, module):
-        "Save."
-        trainer.save_checkpoint(self.path)
+        "Save, but before a validation only when it is over: from a checkpoint of its step Lightning goes on behind it, so that a kill in between would lose it."
+        if not self.validates or trainer.global_step % self.validates: trainer.save_checkpoint(self.path)
+
+    def on_validation_end(self, trainer, module):
+        "Save what waited for it."
+        if self.steps and trainer.global_step % self.steps == 0: trainer.save_checkpoint(self.path)
 
     def on_train_end(self, trainer, module):
         "Save what has not been saved."
-        if not self.steps or trainer.global_step % self.steps: self.act(trainer, module)
+        if not self.steps or trainer.global_step % self.steps: trainer.save_checkpoint(self.path)
 
 # %% ../../nbs/70_train/08_callbacks.ipynb #e2818870
 class GiveBack(L.Callback):

@@ -18,7 +18,7 @@ from ..core.runs import append_jsonl, read_jsonl
 from ..core.store import Store
 from ..core.types import Trajectory
 from ..flywheel.rewards import Reward, RewardSource, Verifier, reward_of
-from ..sandbox.base import run
+from ..sandbox.base import begin
 from .experience import group_of, spoken
 
 # %% ../../nbs/70_train/24_collector.ipynb #218441fd
@@ -87,7 +87,7 @@ class Collector(IterableDataset):
         if batch % samples: raise ValueError(f'a batch of {batch} does not hold whole groups of {samples} samples: take a multiple of that')
         self.source, self.path, self.batch, self.reward, self.staleness, self.start = source, Path(path), batch, reward, staleness, start
         if differing and samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
-        self.length, self.differing, self.verdicts = length, differing, {}   # of the samples that wait, by trajectory
+        self.length, self.differing, self.verdicts, self.untold = length, differing, {}, []   # of the samples that wait, by trajectory; with those that the curriculum has not heard of
         self.store, self.groups, self.ready = Store(self.path/'store'), Groups(samples, retries), []   # groups that wait for the next batch
 
     def __len__(self): return self.length
@@ -114,11 +114,21 @@ class Collector(IterableDataset):
         yield from self._fresh(number)
 
     def _rewards(self, trajs):
-        return [self.verdicts.pop(o.id, None) or run(reward_of(self.reward, o)) for o in trajs]
+        for o in trajs: self._judge(o)
+        return [self.verdicts.pop(o.id).result() for o in trajs]
+
+    def _judge(self, traj):
+        "Begin to, beside others: whoever judges may be slow."
+        if traj.id not in self.verdicts: self.verdicts[traj.id] = begin(reward_of(self.reward, traj))
+        return self.verdicts[traj.id]
+
+    def _tell(self):
+        "Let the curriculum know of the verdicts that there are by now."
+        known, self.untold = [o for o in self.untold if o[1].done()], [o for o in self.untold if not o[1].done()]
+        for traj, said in known: self.source.tell(traj.task.name, said.result().success, traj.task.seed)
 
     def _verdict(self, traj):
-        if traj.id not in self.verdicts: self.verdicts[traj.id] = run(reward_of(self.reward, traj))
-        return self.verdicts[traj.id]
+        return self._judge(traj).result()
 
     def _forget(self):
         "Delete what was stored for a batch that the journal does not know: whoever wrote it died in between, and other episodes will have the same ids."
@@ -133,12 +143,14 @@ class Collector(IterableDataset):
         if hasattr(self.source, 'take_stock'): self.source.take_stock = self.take_stock
         for traj in self.source:
             if traj.stop.is_environment: failures[traj.stop.value] += 1
-            elif hasattr(self.source, 'tell'): self.source.tell(traj.task.name, self._verdict(traj).success, traj.task.seed)
+            elif hasattr(self.source, 'tell'): self.untold.append((traj, self._judge(traj)))
+            self._tell()
             if self.groups.gives_up(traj): lost[traj.task.name] += 1
             if group := self.groups.add(traj): self.ready.append(group)
             while len(self._usable(number, left)) >= size:
                 trajs, self.ready = sum(self.ready[:size], []), self.ready[size:]
                 rewards = self._rewards(trajs)
+                self._tell()
                 self._keep(writer, number, trajs, rewards, dict(left=left, failures=failures, lost=lost))
                 yield Batch(number, trajs, rewards, waited=time.perf_counter() - since, failures=failures, lost=lost, **left, stats=dict(getattr(self.source, 'stats', {})))
                 number, since, failures, lost, left = number + 1, time.perf_counter(), Counter(), Counter(), Counter()

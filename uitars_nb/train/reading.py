@@ -7,7 +7,7 @@ __all__ = ['EVEN', 'cell_labels', 'Screens', 'ReadingConfig', 'Reading', 'learn_
 
 # %% ../../nbs/70_train/10_reading.ipynb #3d547007
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from ..flywheel.streams import Numbers, loader
 from ..model.policy import Policy
 from ..model.precision import precision_of
 from ..model.stem import CELL, NAMES, TOKEN, Stem, ink, shares
+from .devices import scaled
 from .losses import BLANK, fit_cells
-from .optim import MuonAdamW, groups, share_of_peak
+from .optim import MuonAdamW, check_gradient, groups, share_of_peak
 from .sft import SFTConfig, make_trainer
 
 # %% ../../nbs/70_train/10_reading.ipynb #75e29c58
@@ -38,17 +39,23 @@ def cell_labels(
     return np.stack([read, *element_cells(page.elements, page.size), room])
 
 class Screens(Dataset):
-    "Batches by number, each a function of the seed; all pages have one size."
-    def __init__(self, pages: Sequence[LabelledPage], batch: int = 32, seed: int = 0):
-        self.screens, self.cells = np.stack([o.screen for o in pages]), np.stack([cell_labels(o) for o in pages])
-        self.batch, self.seed = batch, seed
+    "Batches by number, each a function of the seed; all pages have one size. Shards are taken one by one, so that of no more than one there are two copies."
+    def __init__(self,
+        shards: Iterable[Sequence[LabelledPage]],
+        batch: int = 32,
+        seed: int = 0,
+    ):
+        self.parts = [(np.stack([o.screen for o in pages]), np.stack([cell_labels(o) for o in pages])) for pages in shards]
+        self.first, self.batch, self.seed = np.cumsum([0, *(len(o) for o, _ in self.parts)]), batch, seed
 
     def __len__(self): return 1 << 40
 
     def __getitem__(self, k: int) -> dict[str, torch.Tensor]:
         "Batch `k`: `pixels` uint8 (B, H, W, 3), `cells` (B, 5, H', W')."
-        rows = np.random.default_rng((self.seed, k)).integers(0, len(self.screens), self.batch)
-        return dict(pixels=torch.from_numpy(self.screens[rows]), cells=torch.from_numpy(self.cells[rows]).long(), own=torch.ones(len(rows), 1, dtype=torch.bool), tokens=len(rows))
+        rows = np.random.default_rng((self.seed, k)).integers(0, self.first[-1], self.batch)
+        at = [(self.parts[i], row - self.first[i]) for row, i in zip(rows, np.searchsorted(self.first, rows, 'right') - 1)]
+        pixels, cells = (torch.from_numpy(np.stack([part[which][row] for part, row in at])) for which in (0, 1))
+        return dict(pixels=pixels, cells=cells.long(), own=torch.ones(len(rows), 1, dtype=torch.bool), tokens=len(rows))
 
 # %% ../../nbs/70_train/10_reading.ipynb #6c059b68
 @dataclass(frozen=True)
@@ -115,8 +122,9 @@ class Reading(L.LightningModule):
     def _total(self, parts): return parts['characters'] + self.config.beside * sum(v for k, v in parts.items() if k != 'characters')
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
-        "Clip the gradient's norm at 1."
-        nn.utils.clip_grad_norm_(self.parameters(), 1.)
+        "Clip the gradient's norm at 1. Raises `FloatingPointError` for one that is not finite, unless a gradient scaler skips such a step itself."
+        norm = nn.utils.clip_grad_norm_(self.parameters(), 1.)
+        if not scaled(self.trainer): check_gradient(float(norm))
 
 # %% ../../nbs/70_train/10_reading.ipynb #b976e914
 def learn_to_read(
@@ -131,7 +139,7 @@ def learn_to_read(
     path, c = Path(path), config
     made = Run(path, dict(asdict(config), shards={Path(o).stem: Path(o).stat().st_size for o in shards}, start=policy.weights))
     if (path/'policy').exists(): return path/'policy'
-    data = Screens([page for o in shards for page in load_pages(o)], c.batch, c.seed)
+    data = Screens(map(load_pages, shards), c.batch, c.seed)
     reading, last = Reading(policy.model.stem, config), path/'last.ckpt'
     done = torch.load(last, map_location='cpu', weights_only=False)['global_step'] if last.exists() else 0
     trainer = make_trainer(SFTConfig(steps=c.steps, keep_every=c.keep_every), path, precision_of(c.precision), callbacks, progress=progress)

@@ -32,10 +32,10 @@ from ..model.policy import Policy, base_of, before
 from ..model.precision import computes_bf16, precision_of
 from ..model.stem import WITHIN
 from .callbacks import GiveBack, Keep, Losses, Online, Progress, Speed
-from .devices import compiled, compute_again, in_precision, several, spread, whole_state
+from .devices import compiled, compute_again, in_precision, scaled, several, spread, whole_state
 from .feed import Feed
 from .losses import own_loss, read_loss, target_loss
-from .optim import MuonAdamW, groups, share_of_peak, whole
+from .optim import MuonAdamW, check_gradient, groups, share_of_peak, whole
 
 # %% ../../nbs/70_train/00_sft.ipynb #bf235baf
 @dataclass(frozen=True)
@@ -208,8 +208,9 @@ class SFT(L.LightningModule):
         return dict(loss=loss, **{f'train/{k}': v.detach() for k, v in losses.items()})
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None):
-        "Clip the gradient and log its norm."
+        "Clip the gradient and log its norm. Raises `FloatingPointError` for one that is not finite, unless a gradient scaler skips such a step itself."
         norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or float('inf')))
+        if not scaled(self.trainer): check_gradient(float(norm))
         self.log_dict({'train/grad_norm': norm, 'train/lr': optimizer.param_groups[0]['lr']}, batch_size=1)
 
     def on_validation_epoch_start(self):
@@ -283,7 +284,7 @@ def make_trainer(
     return L.Trainer(
         max_steps=c.steps, max_epochs=-1, accelerator=c.accelerator, devices=c.devices, num_nodes=c.nodes,
         strategy=STRATEGIES[c.strategy](c), **in_precision(precision), accumulate_grad_batches=c.accumulate,
-        callbacks=[GiveBack(), Speed(log_every), Losses(log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every), *bar], log_every_n_steps=log_every,
+        callbacks=[GiveBack(), Speed(log_every), Losses(log_every), *callbacks, Keep(path/'last.ckpt', c.keep_every, c.validate_every if validate else 0), *bar], log_every_n_steps=log_every,
         logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=log_every), TensorBoardLogger(path, name='tensorboard', version='')],
         val_check_interval=c.validate_every * c.accumulate if validate else None, check_val_every_n_epoch=None if validate else 1, limit_val_batches=None if validate else 0,
         num_sanity_val_steps=0, use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=progress, enable_model_summary=False, default_root_dir=path)

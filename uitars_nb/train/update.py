@@ -9,7 +9,6 @@ __all__ = ['look_once', 'row_batch', 'takes_samples', 'part_logits', 'in_parts',
            'critic_loss', 'take_step', 'critic_steps']
 
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -27,7 +26,7 @@ from ..model.value import Critic, watching
 from ..rl.losses import Mean, PolicyLoss, entropy, kl_estimate, policy_loss, positive_nll, stale_weights, value_loss
 from .devices import average_gradients, evened, in_pieces, over_devices
 from .experience import Experience, Part, advantages, minibatches, parts
-from .optim import whole
+from .optim import check_gradient, whole
 
 # %% ../../nbs/70_train/22_update.ipynb #fc379fd3
 def _tensors(sight):
@@ -322,7 +321,7 @@ def take_step(
     parameters = list(parameters)
     average_gradients(parameters)
     norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, clip or float('inf'))))
-    if not math.isfinite(norm): raise FloatingPointError(f"the gradient's norm is {norm}, so a step would leave no weight that means anything: nothing of this update was kept; a lower lr, or fp32, may help")
+    check_gradient(norm)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     torch.clear_autocast_cache()

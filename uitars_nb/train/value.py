@@ -18,8 +18,9 @@ from ..model.policy import Policy
 from ..model.value import Critic
 from ..rl.shaping import Shaping
 from .collector import Batch
-from .devices import compute_again, local_backward, over_devices, spread
+from .devices import compute_again, local_backward, of_all, spread
 from .experience import gather
+from .measures import together
 from .optim import MuonAdamW, groups
 from .ppo import PPOConfig, critic_measures
 from .sft import freeze
@@ -120,8 +121,9 @@ class ValuePretraining(L.LightningModule):
         states = own_states(self.policy, exp, self.config.part_tokens)[1] if self.critic.shared else None
         steps = optimiser_steps(exp, self.config, np.random.default_rng((self.config.seed, len(self.losses) + 1)))
         value = critic_steps(self.critic, self.policy, exp, self.optimizers(), steps, self.config, local_backward(self), states=states)
-        measures = critic_measures(value, returns_of(exp, value, self.config, 1.))
+        measures = critic_measures(value, returns_of(exp, value, self.config, 1.)) | dict(success=float(exp.success_B.float().mean()))
+        measures = together(of_all(measures))   # so that all devices find the curves flat at the same batch
         self.losses.append(measures['value_loss'])
         self.explained.append(measures['explained_variance'])
-        for logger in self.trainer.loggers: logger.log_metrics(measures | dict(success=float(exp.success_B.float().mean())), len(self.losses))
-        self.trainer.should_stop = bool(over_devices(self.done, 'least'))
+        for logger in self.trainer.loggers: logger.log_metrics(measures, len(self.losses))
+        self.trainer.should_stop = self.done
