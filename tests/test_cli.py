@@ -183,7 +183,7 @@ def test_the_main_job_learns_reports_and_resumes(tmp_path):
         played = [json.loads(row)['episodes'] for row in (tmp_path/'run'/name/'metrics.jsonl').read_text().splitlines()]
         assert played == ([2, 0, 0] if name in ('before', 'demos') else [2, 0])
     stages = json.loads((tmp_path/'run/stages.json').read_text())
-    assert [*stages] == ['before', 'demos', 'imitation', 'after', 'practice', 'practised'] and all(o['done'] and o['seconds'] > 0 for o in stages.values())
+    assert [*stages] == ['before', 'demos', 'imitation', 'after', 'practice', 'practised', 'report'] and all(o['done'] and o['seconds'] > 0 for o in stages.values())
 
 
 def test_what_the_start_fails_in_is_begun_by_it_and_mended(tmp_path, monkeypatch):

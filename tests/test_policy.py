@@ -409,6 +409,8 @@ def test_a_turn_ends_with_whatever_token_a_model_ends_it_with(copy, end):
     policy.save(folder)
     policy, acts = Policy.from_pretrained(folder), (Action('click', dict(point=(500, 500))),)
     assert policy.dialect.ends == ('<|im_end|>', '<|endoftext|>', end)
+    policy.model.generation_config.eos_token_id = [id, 10**6]   # one that the tokenizer does not have
+    assert Policy(policy.model, policy.processor, policy.dialect).dialect == policy.dialect
     ids = np.append(policy.encode(text := policy.dialect.write('There.', acts, (64, 48))), id).astype(np.int32)
     said = Completion(policy.decode(ids), np.zeros(0, np.int32), ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32))
     assert said.text == text + end and policy.dialect.parse(said.text, (64, 48)).actions == acts

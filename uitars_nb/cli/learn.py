@@ -109,12 +109,13 @@ def keep_minutes(
     out: Path,      # the run's directory
     report: Path,
 ):
-    "Add what the report took to its table of stages, and to its figure `run_minutes` where it has one."
+    "Add what the report took to its table of stages, and to its figure `run_minutes`, which the run of the main job has."
     from uitars_nb.core.figures import load_figures, record_figures
     from uitars_nb.core.runs import read_json, write_atomic
     seconds = {stage: o['seconds'] for stage, o in read_json(out / 'stages.json').items()}
     write_atomic(report / 'stages.csv', ''.join(f'{k},{v}\n' for k, v in (dict(stage='seconds') | seconds).items()))
-    if known := load_figures(report).get('run_minutes'): record_figures(report, dict(run_minutes=replace(known, value=sum(seconds.values()) / 60)))
+    known = load_figures(report).get('run_minutes')
+    if known and out.name == 'main': record_figures(report, dict(run_minutes=replace(known, value=sum(seconds.values()) / 60)))
 
 def learn(
     job: Job,

@@ -7,7 +7,7 @@ __all__ = ['QUESTION', 'ANSWERS', 'SHOWN', 'FILE', 'judging', 'asked', 'answer_i
            'outcome_records', 'Detection', 'detection', 'choose_threshold', 'OutcomeModel', 'keep_threshold']
 
 # %% ../../nbs/60_flywheel/32_outcome_model.ipynb #16c2654c
-import asyncio, os
+import asyncio, os, threading
 from itertools import islice
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -134,6 +134,7 @@ def choose_threshold(
 
 # %% ../../nbs/60_flywheel/32_outcome_model.ipynb #774e0340
 FILE = 'outcome.json'   # beside a judge's weights: threshold, screenshots, and how it did where the threshold was chosen
+_alone = threading.Lock()   # episodes are judged one after another: at the same time they would share one processor
 
 @dataclass(frozen=True)
 class OutcomeModel:
@@ -146,8 +147,11 @@ class OutcomeModel:
 
     async def __call__(self, traj: Trajectory) -> Reward:
         "Whether it thinks that the task was done. Raises `ValueError` for an environment failure."
-        score = float((await asyncio.to_thread(p_done, self.policy, [traj], self.memory))[0])
+        score = float(await asyncio.to_thread(self._score, traj))
         return Reward(float(score >= self.threshold), score >= self.threshold, 'outcome model', dict(p_done=round(score, 4), threshold=self.threshold))
+
+    def _score(self, traj):
+        with _alone: return p_done(self.policy, [traj], self.memory)[0]
 
     @classmethod
     def load(cls, path: str | Path) -> 'OutcomeModel':

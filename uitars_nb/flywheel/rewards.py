@@ -78,7 +78,7 @@ def named_reward(
     if not callable(made): raise ValueError(f'{name} is no reward: async def {maker}(traj), or a class with async def __call__(self, traj), that returns a flywheel.rewards.Reward')
     return made
 
-LASTING = AssertionError, AttributeError, ImportError, LookupError, NameError, TypeError, ValueError   # a mistake, which is the same at the next try; a connection or a server that fails may be back
+LASTING = AssertionError, AttributeError, ImportError, NameError, TypeError   # mistakes, which are the same at the next try; a server that is away, or answers something else, may be back
 
 async def reward_of(
     source: RewardSource,

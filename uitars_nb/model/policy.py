@@ -128,7 +128,7 @@ class Policy:
         self.model, self.processor, self.name, self.weights = model, processor, name, weights
         self.eos_ids = end_ids(model, processor.tokenizer)
         spoken = get_dialect(dialect) if isinstance(dialect, str) else dialect
-        self.dialect = replace(spoken, ends=tuple(dict.fromkeys([*spoken.ends, *(self.decode([o]) for o in sorted(self.eos_ids))])))
+        self.dialect = replace(spoken, ends=tuple(dict.fromkeys([*spoken.ends, *filter(None, (self.decode([o]) for o in sorted(self.eos_ids)))])))   # of an id that the tokenizer does not have there is no text
         fit_images(processor, self.dialect)
         if len(processor.tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
             raise ValueError(f'the tokenizer has {len(processor.tokenizer)} tokens and the model {rows}: they are not of one checkpoint')

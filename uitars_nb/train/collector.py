@@ -6,7 +6,7 @@
 __all__ = ['PATIENCE', 'Batch', 'Groups', 'Exhausted', 'Collector']
 
 # %% ../../nbs/70_train/24_collector.ipynb #9486d9a6
-import time
+import asyncio, time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -83,11 +83,13 @@ class Collector(IterableDataset):
         start: int = 0,                    # number of the first batch
         length: int = 1 << 30,             # batches of the run; a loader that knows it does not ask for one ahead, which synchronous training could not give
         differing: bool = False,           # only instances whose samples earned different outcomes
+        at_once: int = 8,                  # verdicts that are formed at the same time
     ):
         if batch % samples: raise ValueError(f'a batch of {batch} does not hold whole groups of {samples} samples: take a multiple of that')
         self.source, self.path, self.batch, self.reward, self.staleness, self.start = source, Path(path), batch, reward, staleness, start
         if differing and samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
         self.length, self.differing, self.verdicts, self.untold = length, differing, {}, []   # of the samples that wait, by trajectory; with those that the curriculum has not heard of
+        self.judges = asyncio.Semaphore(at_once)
         self.store, self.groups, self.ready = Store(self.path/'store'), Groups(samples, retries), []   # groups that wait for the next batch
 
     def __len__(self): return self.length
@@ -119,12 +121,15 @@ class Collector(IterableDataset):
 
     def _judge(self, traj):
         "Begin to, beside others: whoever judges may be slow."
-        if traj.id not in self.verdicts: self.verdicts[traj.id] = begin(reward_of(self.reward, traj))
+        async def judged():
+            async with self.judges: return await reward_of(self.reward, traj)
+        if traj.id not in self.verdicts: self.verdicts[traj.id] = begin(judged())
         return self.verdicts[traj.id]
 
     def _tell(self):
         "Let the curriculum know of the verdicts that there are by now."
-        known, self.untold = [o for o in self.untold if o[1].done()], [o for o in self.untold if not o[1].done()]
+        ended = [said.done() for _, said in self.untold]   # asked once: more end meanwhile
+        known, self.untold = [o for o, e in zip(self.untold, ended) if e], [o for o, e in zip(self.untold, ended) if not e]
         for traj, said in known: self.source.tell(traj.task.name, said.result().success, traj.task.seed)
 
     def _verdict(self, traj):
@@ -170,6 +175,7 @@ class Collector(IterableDataset):
             if young and not self._alike(young, left): kept.append(young)
         self.ready = kept
         self.verdicts = {o.id: self.verdicts[o.id] for group in (*kept, *self.groups.open.values()) for o in group if o.id in self.verdicts}
+        self._tell()   # before another begins in the place of what is left out
         if len(kept) < before and hasattr(self.source, 'give_back'): self.source.give_back(before - len(kept))
         return kept
 

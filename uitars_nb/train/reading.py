@@ -45,7 +45,7 @@ class Screens(Dataset):
         batch: int = 32,
         seed: int = 0,
     ):
-        self.parts = [(np.stack([o.screen for o in pages]), np.stack([cell_labels(o) for o in pages])) for pages in shards]
+        self.parts = [(np.stack([o.screen for o in pages]), np.stack([cell_labels(o) for o in pages])) for pages in shards if pages]
         self.first, self.batch, self.seed = np.cumsum([0, *(len(o) for o, _ in self.parts)]), batch, seed
 
     def __len__(self): return 1 << 40
