@@ -20,6 +20,8 @@ from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.coordinates import smart_resize
 from uitars_nb.agent.turns import reply_part
 from uitars_nb.core.types import Action, Completion, Observation, Step
+from uitars_nb.evaluation.evaluate import Recipe
+from uitars_nb.evaluation.policies import acting
 from uitars_nb.model import checkpoints, precision
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.nano import new_policy
@@ -399,6 +401,12 @@ def test_the_model_sees_the_image_that_points_are_counted_in(load, size):
     batch = policy.collate([Example(policy.render([user(image(*size))]), np.int32([1]))])
     w, h = smart_resize(size)
     assert batch['image_grid_thw'].tolist() == [[1, h // 14, w // 14]]
+
+
+async def test_an_evaluation_speaks_the_dialect_that_it_is_told(home):
+    for asked, spoken in {'': 'ui-tars-1.5', 'ui-tars-1': 'ui-tars-1'}.items():
+        async with acting(str(home/'Qwen2.5-VL'), dialect=asked) as agent: assert agent.dialect.name == spoken
+    with pytest.raises(ValueError, match='reads no prompt'): Recipe(policy='oracle', dialect='ui-tars-1')
 
 
 @pytest.mark.parametrize('end', ['<|object_ref_end|>', '<tool_response>'])

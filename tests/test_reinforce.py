@@ -1,5 +1,5 @@
 "Reinforcement learning as a run: killed, resumed, on two processes; and what a trainer may never do."
-import asyncio, contextlib, itertools, json, multiprocessing, queue, shutil
+import asyncio, contextlib, inspect, itertools, json, multiprocessing, queue, shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +16,14 @@ from uitars_nb.agent.curriculum import Curriculum
 from uitars_nb.agent.loop import EPISODE, Limits, Reply
 from uitars_nb.agent.playing import ActorConfig, _obey, allowance_of
 from uitars_nb.agent.streaming import Allowance, Failing, StreamingRollout, Watch
+from uitars_nb.cli.reinforce import reinforce as reinforce_command
 from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.core.runs import read_jsonl
 from uitars_nb.core.store import Store
 from uitars_nb.model.policy import Policy
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.rl.shaping import Shaping
-from uitars_nb.tasks.base import TASKS, Verdict
+from uitars_nb.tasks.base import TASKS, Verdict, seeds
 from uitars_nb.train.collector import Collector
 from uitars_nb.train.ppo import PPOConfig
 from uitars_nb.train.reinforce import Hardware, RolloutFeed, last_update, pretrain_value, reinforce
@@ -247,6 +248,12 @@ def test_two_processes_share_an_update(algorithm, strategy, tmp_path):
     before, saved = (load_file(tmp_path/o/'model.safetensors') for o in ('start', 'run/policy'))
     assert all(torch.equal(v, two[k]) for k, v in one.items()) and all(torch.equal(v, one[k]) for k, v in saved.items())
     assert any(not torch.equal(v, before[k]) for k, v in one.items() if k in before)
+
+
+def test_practice_begins_behind_what_demonstrations_show():
+    "`eval --split train` plays the first instances, and the command practises on others unless it is told to."
+    curriculum = Curriculum(['miniwob/click-test'], seed=inspect.signature(reinforce_command).parameters['seed'].default)
+    assert not {curriculum.draw().seed for _ in range(200)} & {*seeds('train', 10_000, 'miniwob/click-test')}
 
 
 def test_two_processes_pretrain_one_critic(tmp_path):
