@@ -168,7 +168,7 @@ def _view(key, value, sees):
 
 # %% ../../nbs/30_model/09_glimpse.ipynb #c8ce58ce
 def _exact(dtype, device):
-    "fp32 in fp64, where that costs next to nothing: waves multiply what rounding leaves of a place by 300, and an engine's log-probabilities would be up to a thousandth of a nat from those of a plain pass."
+    "fp32 in fp64, on a processor: waves multiply what rounding leaves of a place by 300, and an engine's log-probabilities would be up to two thousandths of a nat from those of a plain pass."
     return torch.float64 if dtype == torch.float32 and device.type == 'cpu' else dtype
 
 class Glimpse(nn.Module):
