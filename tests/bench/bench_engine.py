@@ -7,10 +7,11 @@ import torch
 from uitars_nb.core.actions import ACTION_SPACE, Action
 from uitars_nb.core.figures import alternate, figure, machine, median_interval, ratio, record_figures, typical
 from uitars_nb.core.grammar import describe
-from uitars_nb.core.runs import write_json
+from uitars_nb.core.runs import read_json, write_json
 from uitars_nb.model.engine import Engine
 from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
+from uitars_nb.model.precision import computes_bf16
 from uitars_nb.model.rendering import Example
 from uitars_nb.model.sampling import Sampling
 from uitars_nb.model.tokenizer import make_tokenizer
@@ -123,7 +124,8 @@ def main():
     args = p.parse_args()
     torch.set_num_threads(1)  # as beside browsers
     facts, rounds, figures = dict(command=COMMAND, machine=machine(torch=torch.__version__)), {}, {}
-    for suffix, dtype in (('', torch.float32), ('_bf16', torch.bfloat16)):
+    dtypes = {'': torch.float32} | ({'_bf16': torch.bfloat16} if computes_bf16() else {})   # imitated, it says nothing, and what another machine measured stays
+    for suffix, dtype in dtypes.items():
         blocks, overhead, cpu, about = asyncio.run(measure(small_policy(dtype), ROUNDS[args.size], Episodes()))
         figures |= {f'engine_vs_generate_16{suffix}': figure(ratio(blocks['generate'], blocks['engine_16']), unit='x', **facts),
                     f'engine_vs_generate_1{suffix}': figure(ratio(blocks['generate'], blocks['engine_1']), unit='x', **facts),
@@ -134,7 +136,7 @@ def main():
                     f'engine_cpu_vs_generate_1{suffix}': figure(median_interval(np.divide(cpu['generate'], cpu['engine_1'])), unit='x less CPU time', **facts)}
         rounds[str(dtype).removeprefix('torch.')] = dict(seconds_a_decision={k: [float(o[0]) for o in v] for k, v in blocks.items()}, cpu_seconds_a_decision=cpu, overhead=overhead, **about)
     record_figures('bench', figures)
-    write_json('reports/bench/engine.json', rounds)
+    write_json('reports/bench/engine.json', read_json('reports/bench/engine.json', {}) | rounds)
     for id, fig in figures.items(): print(f'{id:36} {fig}  [{fig.low:.3g}, {fig.high:.3g}]')
 
 
