@@ -114,6 +114,16 @@ def test_what_another_model_said_without_an_action_stands_in_prompts_in_its_word
     assert torch.isfinite(policy.logps(policy.collate([o.example for o in records]))).all()
 
 
+def test_what_only_a_session_offers_is_no_lesson_and_stands_in_prompts():
+    policy, demo = small_policy(), episode(3)
+    memory = Memory(SMALL, policy.dialect, count_tokens(policy))
+    called = replace(demo.steps[1], thought='I look it up.', actions=(Action('wiki_search', dict(query='Ada')),))
+    records = trajectory_records(replace(demo, steps=(demo.steps[0], called, demo.steps[2])), policy, memory)
+    assert len(records) == 2 and "I look it up.\nwiki_search(query='Ada')" in policy.decode(records[1].example.prompt.ids)
+    own = replace(called, completion=say(called, policy).completion)   # where it speaks so itself, it learns from it
+    assert len(trajectory_records(replace(demo, steps=tuple(say(s, policy) for s in (demo.steps[0], own, demo.steps[2]))), policy, memory)) == 3
+
+
 def test_what_a_script_said_when_its_code_failed_is_no_lesson():
     policy, demo = small_policy(), episode(4)
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))

@@ -157,6 +157,7 @@ async def test_another_memory_is_another_result(parity, tmp_path):
     await play(recipe, tmp_path/'a')
     memory = read_result(tmp_path/'a')[0]['parameters']['agent']['memory']
     assert memory['images'] == 2 and not memory['episodic']
+    assert read_result(tmp_path/'a')[0]['parameters']['agent']['dtype'] == 'float32'
     with pytest.raises(ValueError, match='images'): await play(replace(recipe, images=0), tmp_path/'a')
 
 

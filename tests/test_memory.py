@@ -245,6 +245,13 @@ def test_hints_come_before_the_loop_ends_the_episode():
     assert hints[0] == 'The screen has not changed.' and ['2 times' in hints[1], '3 times' in hints[2], '4 times' in hints[3]] == [True] * 3
 
 
+def test_a_refusal_that_repeats_is_shown_as_a_loop_before_it_ends_as_one():
+    obs, refused = screen(1), Step(screen(1), actions=(CLICK,), error='nothing there')
+    assert feedback([refused], obs) == 'click was refused: nothing there'
+    assert feedback([refused] * 3, obs).splitlines() == ['click was refused: nothing there', 'You did the same 3 times and the screen has not changed. Try something else.']
+    assert feedback([refused] * 3, screen(2)) == 'click was refused: nothing there'
+
+
 def test_no_hint_where_something_changed():
     obs = screen(1)
     assert feedback([Step(obs, actions=(CLICK,))] * 3, screen(2)) == ''

@@ -17,7 +17,7 @@ from transformers import AutoImageProcessor
 
 from uitars_nb.agent.policy_agent import PolicyAgent, ask
 from uitars_nb.core.coordinates import smart_resize
-from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, Step, TaskSpec
+from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, RequestFailed, Step, TaskSpec
 from uitars_nb.evaluation.policies import acting
 from uitars_nb.model.engine import Engine
 from uitars_nb.model.nano import new_policy
@@ -122,6 +122,23 @@ async def test_a_bug_of_the_server_is_not_the_clients_fault(policy, monkeypatch)
         monkeypatch.setattr(engine, 'complete', complete)
         answer = await client.post('/v1/chat/completions', json=dict(messages=ASK, max_tokens=1))
         assert answer.status_code == 500 and 'KeyError' in answer.json()['error']['message']
+
+
+async def test_where_one_of_several_replies_fails_the_others_leave_the_batch(policy, monkeypatch):
+    monkeypatch.setattr(policy, 'eos_ids', frozenset())
+    async with Engine(policy) as engine, httpx.AsyncClient(transport=httpx.ASGITransport(make_app(engine, 't')), base_url='http://here', headers=dict(authorization='Bearer t')) as client:
+        complete, asked = engine.complete, []
+        async def one_fails(*args):
+            asked.append(args)
+            if len(asked) < 3: return await complete(*args)
+            while engine.stats()['running'] < 2: await asyncio.sleep(.005)
+            raise RequestFailed('too long for the memory')
+        monkeypatch.setattr(engine, 'complete', one_fails)
+        answer = await client.post('/v1/chat/completions', json=dict(messages=ASK, max_tokens=3900, n=3))
+        assert answer.status_code == 413 and len(asked) == 3
+        async with asyncio.timeout(30):
+            while engine.stats()['running']: await asyncio.sleep(.005)
+        assert engine.stats()['reply_tokens'] < 3800
 
 
 async def test_nobody_is_answered_who_has_gone():
@@ -229,6 +246,14 @@ async def test_what_a_server_refuses_between_answers_is_one_requests_failure():
     async with misbehaving(lambda n: JSONResponse(vllm()) if n % 2 else JSONResponse(dict(error=dict(message='no such part')), 422)) as (url, _), RemoteEngine(url, 'm') as remote:
         await ask(remote, CHAT, Sampling(), 'k')
         with pytest.raises(EnvironmentFailure, match='failed at this request.*no such part'): await ask(remote, CHAT, Sampling(), 'k')
+        await ask(remote, CHAT, Sampling(), 'k')
+
+
+@pytest.mark.parametrize('nonsense, why', [(PlainTextResponse('<html>'), 'did not answer in JSON'), (JSONResponse(dict(choices=[])), 'other than a chat completion')])
+async def test_nonsense_between_answers_is_one_requests_failure(nonsense, why):
+    async with misbehaving(lambda n: JSONResponse(vllm()) if n % 2 else nonsense) as (url, _), RemoteEngine(url, 'm') as remote:
+        await ask(remote, CHAT, Sampling(), 'k')
+        with pytest.raises(EnvironmentFailure, match=why): await ask(remote, CHAT, Sampling(), 'k')
         await ask(remote, CHAT, Sampling(), 'k')
 
 

@@ -185,6 +185,15 @@ def test_learning_to_read_minds_its_gradient_as_well(tmp_path):
     assert kept['global_step'] == 2 and all(torch.isfinite(v).all() for v in kept['state_dict'].values())
 
 
+def test_what_cannot_learn_to_read_is_told_before_anything_is_written(tmp_path):
+    for odd in (dict(lr=0.), dict(lr=-1.), dict(every=0), dict(warmup=2.)):
+        with pytest.raises(ValueError, match=next(iter(odd))): ReadingConfig(**odd)
+    policy = sft_run.small_policy()
+    del policy.model.stem
+    with pytest.raises(ValueError, match='no stem.*train --pages'): learn_to_read(policy, [tmp_path/'pages.npz'], tmp_path/'run', progress=False)
+    assert not (tmp_path/'run').exists()
+
+
 class Broken(L.Callback):
     "Ends the run within a validation, as a kill would."
     def on_validation_start(self, trainer, module):

@@ -54,11 +54,12 @@ def feedback(
     if not steps: return ''
     last = steps[-1]
     if last.error and not last.actions: return f'Your reply was not understood: {last.error}'
-    if last.error: return f'{last.actions[-1].name} was refused: {last.error}'
     still = last.observation.text == obs.text and unchanged(last.observation.screenshot, obs.screenshot)
     n = repeated(steps) if still else 0
-    if n > 1: return f'You did the same {n} times and the screen has not changed. Try something else.'
-    return 'The screen has not changed.' if n and not obs.text else ''
+    said = [f'{last.actions[-1].name} was refused: {last.error}'] if last.error else []
+    if n > 1: said.append(f'You did the same {n} times and the screen has not changed. Try something else.')
+    elif n and not said and not obs.text: said.append('The screen has not changed.')
+    return '\n'.join(said)
 
 # %% ../../nbs/40_agent/04_turns.ipynb #620afc30
 EVENTS = (EventKind.DIALOG, EventKind.FILE_CHOOSER, EventKind.DOWNLOAD, EventKind.NEW_TAB, EventKind.TAB_CLOSED, EventKind.REFUSED_REQUEST)

@@ -214,7 +214,7 @@ class Glimpse(nn.Module):
 
     def _attended(self, query, view):
         "(b, n, C + MORE): the mean of cells and their places."
-        dtype = _exact(torch.promote_types(query.dtype, view.key.dtype), query.device)
+        dtype = torch.promote_types(_exact(query.dtype, query.device), view.key.dtype)
         key, value = (o.unflatten(2, (WITHIN, self.wide)).flatten(1, 2)[:, None].to(dtype) for o in (view.key, view.value))
         sees = view.sees | ~view.sees.any(2, keepdim=True)   # who sees nothing looks anywhere, and what it finds is left out
         mask = None if sees.all() else sees[:, None].repeat_interleave(WITHIN, 3)

@@ -71,7 +71,7 @@ class RemoteError(RuntimeError):
     "A server that does not answer, refuses, or answers nonsense."
 
 class RemoteRefusal(RemoteError, RequestFailed):
-    "A server that refuses one request, and has answered others: what rollouts count as the environment's failure."
+    "A server that refuses one request or answers it with nonsense, and has answered others: what rollouts count as the environment's failure."
 
 class RemoteAway(RemoteError, ConnectionError):
     "A server that stayed away: what rollouts count as the environment's failure, and try again."
@@ -110,7 +110,10 @@ class RemoteEngine:
         began = time.monotonic()
         if not self.model: await self.about()
         reply = await self._patiently('POST', 'chat/completions', json=self._body(messages, sampling, key))
-        return from_reply(reply, self.version, time.monotonic() - began)
+        try: said = from_reply(reply, self.version, time.monotonic() - began)
+        except RemoteError as e: raise self._refusal(str(e)) from e
+        self.answered = True
+        return said
 
     async def about(self) -> dict:
         "What the server tells of the model, such as `max_model_len` (vLLM) or `dialect` (our own); nothing where it keeps no list and the model has a name. Raises `RemoteError` for a model that it does not have."
@@ -145,11 +148,15 @@ class RemoteEngine:
         answer = await self.client.request(method, f'{self.url}/{path}', **body)
         if answer.status_code in PASSING: raise Passing(f'status {answer.status_code}: {answer.text[:300]}')
         if answer.status_code == 400 and TOO_LONG.search(answer.text): raise ContextExceeded(f'{self.url} takes no prompt of that length: {answer.text[:300]}')
-        kind = RemoteRefusal if self.answered and answer.status_code in REFUSING else RemoteError   # who refuses the first request may not be spoken to like that
-        if answer.status_code != 200: raise kind(f'{self.url} refused the request (status {answer.status_code}): {answer.text[:500]}')
-        self.answered |= method == 'POST'
+        refused = f'{self.url} refused the request (status {answer.status_code}): {answer.text[:500]}'
+        if answer.status_code in REFUSING: raise self._refusal(refused)
+        if answer.status_code != 200: raise RemoteError(refused)
         try: return answer.json()
-        except ValueError as e: raise RemoteError(f'{self.url} did not answer in JSON: {answer.text[:300]}') from e
+        except ValueError as e: raise self._refusal(f'{self.url} did not answer in JSON: {answer.text[:300]}') from e
+
+    def _refusal(self, why):
+        "Who refuses the first request, or answers it with nonsense, may not be spoken to like that; later it is an accident."
+        return (RemoteRefusal if self.answered else RemoteError)(why)
 
     async def close(self):
         "Close the connections."

@@ -186,8 +186,10 @@ async def _answer(engine, request, name):
         ask.check()
         if ask.model not in ('', name): return failure(404, f'there is no model {ask.model!r} here, only {name!r}', 'not_found_error')
         messages = await asyncio.to_thread(lambda: [from_openai(o) for o in ask.messages])
-        replies = asyncio.gather(*(engine.complete(messages, ask.sampling(i), ask.prompt_cache_key) for i in range(ask.n)))
-        done = await _unless_gone(request, replies)
+        asked = [asyncio.ensure_future(engine.complete(messages, ask.sampling(i), ask.prompt_cache_key)) for i in range(ask.n)]
+        try: done = await _unless_gone(request, asyncio.gather(*asked))
+        finally:
+            for o in asked: o.cancel()   # where one has failed, nobody waits for the others
     except ValidationError as e: return failure(400, '; '.join(f'{".".join(map(str, o["loc"]))}: {o["msg"]}' for o in e.errors()))
     except (ValueError, OverflowError) as e: return failure(400, str(e))
     except RequestFailed as e: return failure(413, str(e))

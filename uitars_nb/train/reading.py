@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 
-from ..core.runs import Run
+from ..core.runs import Run, check_numbers
 from ..flywheel.labels import COLOURS, KINDS, MARKS, LabelledPage, cells_in, char_cells, element_cells, load_pages
 from ..flywheel.streams import Numbers, loader
 from ..model.policy import Policy
@@ -73,6 +73,8 @@ class ReadingConfig:
     precision: str = 'auto'   # 'auto': bf16 autocast where it is computed; else what Lightning calls it
     keep_every: int = 200     # steps between checkpoints
     seed: int = 0
+
+    def __post_init__(self): check_numbers(self, positive='steps batch lr every', weights='blank beside tokens keep_every', shares='warmup fall')
 
 EVEN = 9   # cells of a letter of ten pixels; each letter counts as much as it, whatever its size
 assert NAMES[1:] == (len(KINDS), len(COLOURS), len(MARKS)), 'model.stem and flywheel.labels disagree on the names of cells'
@@ -135,7 +137,8 @@ def learn_to_read(
     progress: bool = True,
     callbacks: Sequence[L.Callback] = (),
 ) -> Path:
-    "Train to the last step, from the last checkpoint if there is one; the policy's directory. Raises `ValueError` for pages of another split."
+    "Train to the last step, from the last checkpoint if there is one; the policy's directory. Raises `ValueError` for pages of another split, and for a model without a stem."
+    if not hasattr(policy.model, 'stem'): raise ValueError(f'{policy.name or "this policy"} has no stem, which is what learns to read; teach it by lessons (`uitars-nb train --pages`)')
     path, c = Path(path), config
     made = Run(path, dict(asdict(config), shards={Path(o).stem: Path(o).stat().st_size for o in shards}, start=policy.weights))
     if (path/'policy').exists(): return path/'policy'
