@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 from uitars_nb.agent.playing import ActorConfig
 from uitars_nb.core.figures import Figure
@@ -31,6 +32,12 @@ def drawn(notebook, *parameters):
 
 
 def bytes_of(folder): return {o.name: o.read_bytes() for o in folder.iterdir() if o.suffix in ('.csv', '.json')}
+
+
+@pytest.mark.parametrize('path', sorted((root/'nbs/experiments/params').glob('*.yaml')), ids=lambda o: o.stem)
+def test_no_experiment_practises_on_what_its_start_was_taught(path):
+    "Starts are taught the first instances, which seed 0 would play."
+    assert 0 not in (yaml.safe_load(path.read_text()).get('seeds') or [1])
 
 
 @pytest.mark.parametrize('smooth, said', [({}, 'success'), (dict(smooth=1), 'success'), (dict(smooth=4), 'success, mean of 4 updates')])

@@ -18,7 +18,7 @@ from uitars_nb.agent.playing import ActorConfig, _obey, allowance_of
 from uitars_nb.agent.streaming import Allowance, Failing, StreamingRollout, Watch
 from uitars_nb.cli.reinforce import reinforce as reinforce_command
 from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
-from uitars_nb.core.runs import read_jsonl
+from uitars_nb.core.runs import read_json, read_jsonl
 from uitars_nb.core.store import Store
 from uitars_nb.model.policy import Policy
 from uitars_nb.sandbox.base import EnvironmentFailure
@@ -118,6 +118,8 @@ def test_value_pretraining_that_was_killed_learns_from_what_was_played(tmp_path)
     assert accounted(run, 4)[:len(before)] == before
     again = read_metrics(run)
     assert [*again.index] == [1, 2, 3, 4] and again.value_loss[:2].tolist() == pytest.approx(told.value_loss.tolist(), rel=1e-4) and (run/'critic').exists()
+    assert read_json(run/'summary.json')['converged'] is False   # four batches are the limit, and fewer than the criterion asks for
+    with pytest.raises(ValueError, match='batches is 0'): ValueConfig(batches=0)   # it would leave a critic that knows nothing
 
 
 @pytest.mark.parametrize('start', [reinforce, pretrain_value])

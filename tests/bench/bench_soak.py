@@ -51,12 +51,14 @@ async def kill(pool, rng):
         await until_whole(pool)
 
 
-async def hang(pool, rng):
+async def hang(pool, rng, hung):
     "A page that never answers again, now and then."
     while True:
         await asyncio.sleep(HANG_EVERY)
         pages = [s.page for place in pool.places for s in place.sessions if s.active is not None]
-        if pages: rng.choice(pages).cdp.send('Runtime.evaluate', dict(expression='for (;;);')).add_done_callback(lambda f: f.cancelled() or f.exception())
+        if not pages: continue
+        rng.choice(pages).cdp.send('Runtime.evaluate', dict(expression='for (;;);')).add_done_callback(lambda f: f.cancelled() or f.exception())
+        hung.append(time.monotonic())
 
 
 async def play(stream, ledger, pool, seconds):
@@ -83,13 +85,13 @@ async def drain(rollout, stream, ledger):
 
 async def soak(calm, faulty):
     "Everything that is measured."
-    ledger, rng = Ledger(), random.Random(0)
+    ledger, rng, hung = Ledger(), random.Random(0), []
     async with BrowserPool(BROWSER, browsers=2, pages=4) as pool:
         rollout = StreamingRollout(pool, ledger.draw, SCRIPTED['oracle'], 'soak', Allowance(ENDLESS, 0), retries=10)
         stream = aiter(rollout)
         await play(stream, ledger, pool, calm / 4)   # warm
         before, _ = await play(stream, ledger, pool, calm)
-        trouble = [asyncio.ensure_future(o(pool, rng)) for o in (kill, hang)]
+        trouble = [asyncio.ensure_future(o) for o in (kill(pool, rng), hang(pool, rng, hung))]
         during, held = await play(stream, ledger, pool, faulty)
         for o in trouble: o.cancel()
         await asyncio.gather(*trouble, return_exceptions=True)
@@ -97,7 +99,7 @@ async def soak(calm, faulty):
         after, _ = await play(stream, ledger, pool, calm)
         nowhere = await drain(rollout, stream, ledger)
         await stream.aclose()
-    return dict(before=before, during=during, after=after, nowhere=nowhere, doubled=ledger.doubled, given_up=rollout.lost, restarts=pool.restarts,
+    return dict(before=before, during=during, after=after, nowhere=nowhere, doubled=ledger.doubled, given_up=rollout.lost, restarts=pool.restarts, hangs=len(hung),
                 stops=dict(ledger.stops), held_mb=held, seconds=faulty)
 
 

@@ -92,7 +92,7 @@ GOALS = {
     'value_pretraining_controls_over_fast':  Goal('the same, less that of a fresh critic that learns as fast beside the actor as in pretraining', None, ''),
     'ppo_overhead':                  Goal('an update of PPO, against forward and backward passes of actor and critic alone', 1.15, 'x its time', 'lower'),
     'ppo_overhead_shared':           Goal('the same, actor and critic on one trunk, against the same passes: forward and backward of the actor, and another forward for the critic', None, 'x its time', 'lower'),
-    'async_vs_sync':                 Goal('trajectories a minute with a staleness of 2, against synchronous rollouts, in slow environments, over all updates', 2, 'x'),
+    'async_vs_sync':                 Goal('trajectories a minute with a staleness of 2, against synchronous rollouts, in slow environments, over all updates (whether it learns as much: async_learning_2)', 2, 'x'),
     'async_vs_sync_8':               Goal('the same with staleness 8', None, 'x'),
     'async_learning_2':              Goal('success at equal numbers of trajectories with staleness 2, less that of synchronous rollouts', None, ''),
     'async_learning_8':              Goal('the same with staleness 8', None, ''),

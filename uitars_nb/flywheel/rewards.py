@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..core.own import find_own, place_of
-from ..core.types import Trajectory
+from ..core.types import StopReason, Trajectory
 
 # %% ../../nbs/60_flywheel/30_rewards.ipynb #92a3c513
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Reward:
 
     def __post_init__(self):
         if not 0 <= self.outcome <= 1: raise ValueError(f'an outcome lies in [0, 1], not {self.outcome}')
+        object.__setattr__(self, 'outcome', float(self.outcome))   # True, or a number of numpy's
+        object.__setattr__(self, 'success', bool(self.success))
 
 class RewardSource(Protocol):
     "Judges trajectories."
@@ -45,8 +47,10 @@ class Verifier:
 
     async def __call__(self, traj: Trajectory) -> Reward:
         "What the task said."
-        part = (traj.reward + 1) / 2 if self.scored and played(traj).reward is not None else 0.
+        part = self._part(played(traj)) if self.scored and traj.reward is not None else 0.
         return Reward(1. if played(traj).success else min(part, .99), traj.success, 'verifier', {k: v for k, v in traj.info.items() if k != 'seconds'})
+
+    def _part(self, traj): return (traj.reward + 1) / 2 if traj.stop is StopReason.TERMINATED else max(0., traj.reward)
 
 # %% ../../nbs/60_flywheel/30_rewards.ipynb #a6f1c4be
 @dataclass(frozen=True)

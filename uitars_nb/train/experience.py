@@ -115,7 +115,7 @@ def gather(
     examples = [example_of(trajs[b], k) for b, _, k in rows]
     return Experience(
         examples, *(torch.tensor([r[i] for r in rows]) for i in (0, 1)), torch.tensor([len(o.completion.ids) for o in said]),
-        tokens('logps', np.float32), tokens('versions', np.int64), torch.tensor([r.outcome for r in rewards]), torch.tensor([r.success for r in rewards]),
+        tokens('logps', np.float32), tokens('versions', np.int64), torch.tensor([r.outcome for r in rewards], dtype=torch.float32), torch.tensor([r.success for r in rewards]),
         malformed_BS, signal_BS, column(lambda o: o.task.max_steps, torch.long), column(lambda o: of_group[group_of(o)], torch.long),
         tuple(o.task.name for o in trajs), tuple(o.id for o in trajs), same_prompts(examples) if together else None)
 

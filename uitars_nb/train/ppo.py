@@ -44,7 +44,7 @@ class PPOConfig:
     minibatches: int = 4                          # optimiser steps of a pass
     part_tokens: int = 8192                       # of a forward pass; a minibatch is as many of them as it needs
     lr: float = 1e-4                              # of the actor
-    critic_lr: float = 2e-4                       # above the actor's
+    critic_lr: float = 2e-4                       # above the actor's for a network of its own; for the head of a shared one `train.value.SHARED_LR`
     muon: bool = False                            # Muon for the matrices; else AdamW for all
     momentum: float = .95                         # of Muon; what it remembers is older than the weights that the batches are of
     shared: bool = False                          # the critic is a head over the actor's own states

@@ -190,7 +190,7 @@ def pretrain_value(
     if trainer.is_global_zero: module.critic.save(path/'critic', state=state)
     trainer.strategy.barrier()   # all will read it
     known = [o for o in module.explained[-config.window:] if o == o]   # without NaN
-    made.summarise(batches=len(module.losses), explained_variance=sum(known) / len(known) if known else None, value_loss=module.losses[-1])
+    made.summarise(batches=len(module.losses), converged=module.converged, explained_variance=sum(known) / len(known) if known else None, value_loss=module.losses[-1])
     return path/'critic'
 
 def _named(reward):

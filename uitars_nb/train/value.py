@@ -65,7 +65,7 @@ class ValueConfig:
     checkpointing: bool = False     # as in `train.ppo.PPOConfig`
     seed: int = 0
 
-    def __post_init__(self): check_numbers(self, positive='epochs minibatches part_tokens lr window', weights='batches decay clip least tolerance', shares='gamma gae_lambda_value')
+    def __post_init__(self): check_numbers(self, positive='batches epochs minibatches part_tokens lr window', weights='decay clip least tolerance', shares='gamma gae_lambda_value')
 
 SAME = 'part_tokens', 'muon', 'shared', 'decay', 'clip', 'gamma', 'gae_lambda_value', 'shaping', 'frozen', 'checkpointing', 'seed'   # before practice as in it
 
@@ -109,10 +109,15 @@ class ValuePretraining(L.LightningModule):
         return batch
 
     @property
+    def converged(self) -> bool:
+        "Whether there is nothing more to learn."
+        c = self.config
+        return len(self.losses) >= c.least and flat(self.losses, self.explained, c.window, c.tolerance)
+
+    @property
     def done(self) -> bool:
-        "Whether there is nothing more to learn, or the limit is reached."
-        c, n = self.config, len(self.losses)
-        return n >= c.batches or n >= c.least and flat(self.losses, self.explained, c.window, c.tolerance)
+        "Whether it has converged, or the limit is reached."
+        return len(self.losses) >= self.config.batches or self.converged
 
     def training_step(self, batch: Batch, batch_idx: int):
         "Measure, learn, and stop if it is time."
