@@ -1,4 +1,4 @@
-"""The engine against sequential `generate` of the same model: decisions a second alone and at 16 sessions, the time that is not the model's, and what samples of one prompt cost less than those of several."""
+"""The engine against sequential `generate` of the same model, with one thread and with all cores: decisions a second alone and at 16 sessions, the time that is not the model's, and what samples of one prompt cost less than those of several."""
 import argparse, asyncio, itertools, time
 
 import numpy as np
@@ -82,7 +82,7 @@ def through(engine):
     return decide
 
 
-def arms(engine, policy, overhead, cpu, episodes, sessions):
+def sides(engine, policy, overhead, cpu, episodes, sessions):
     "What each side does in a round: seconds a decision."
     async def timed(name, work, decisions):
         began, used = time.perf_counter(), time.process_time()
@@ -111,7 +111,7 @@ async def measure(policy, rounds, episodes, sessions=SESSIONS):
     "Rounds of each arm, the overhead of each round of all sessions, CPU seconds, and what was run."
     overhead, cpu = [], {}
     async with Engine(policy, max_batch=sessions) as engine:
-        blocks = await alternate(arms(engine, policy, overhead, cpu, episodes, sessions), rounds)
+        blocks = await alternate(sides(engine, policy, overhead, cpu, episodes, sessions), rounds)
         stats = engine.stats()
     parameters = sum(p.numel() for p in policy.model.parameters())
     about = dict(parameters=parameters, reply_tokens=REPLY, sessions=sessions, turns=TURNS, samples=SAMPLES, threads=torch.get_num_threads(), stats=stats)
@@ -122,10 +122,10 @@ def main():
     p = argparse.ArgumentParser(COMMAND, description=__doc__)
     for size in ('quick', 'full'): p.add_argument(f'--{size}', action='store_const', const=size, dest='size', default='default')
     args = p.parse_args()
-    torch.set_num_threads(1)  # as beside browsers
-    facts, rounds, figures = dict(command=COMMAND, machine=machine(torch=torch.__version__)), {}, {}
-    dtypes = {'': torch.float32} | ({'_bf16': torch.bfloat16} if computes_bf16() else {})   # imitated, it says nothing, and what another machine measured stays
-    for suffix, dtype in dtypes.items():
+    facts, rounds, figures, cores = dict(command=COMMAND, machine=machine(torch=torch.__version__)), {}, {}, torch.get_num_threads()
+    arms = {'': (torch.float32, 1)} | ({'_cores': (torch.float32, cores)} if cores > 1 else {}) | ({'_bf16': (torch.bfloat16, 1)} if computes_bf16() else {})   # one thread as beside browsers and a trainer, all as for `eval` and `serve`; bf16 that is imitated says nothing, and what another machine measured stays
+    for suffix, (dtype, threads) in arms.items():
+        torch.set_num_threads(threads)
         blocks, overhead, cpu, about = asyncio.run(measure(small_policy(dtype), ROUNDS[args.size], Episodes()))
         figures |= {f'engine_vs_generate_16{suffix}': figure(ratio(blocks['generate'], blocks['engine_16']), unit='x', **facts),
                     f'engine_vs_generate_1{suffix}': figure(ratio(blocks['generate'], blocks['engine_1']), unit='x', **facts),
@@ -134,7 +134,7 @@ def main():
                     f'engine_16_ms{suffix}': figure(typical([1000 * b for b in blocks['engine_16']]), unit='ms a decision', **facts),
                     f'engine_cpu_vs_generate_16{suffix}': figure(median_interval(np.divide(cpu['generate'], cpu['engine_16'])), unit='x less CPU time', **facts),
                     f'engine_cpu_vs_generate_1{suffix}': figure(median_interval(np.divide(cpu['generate'], cpu['engine_1'])), unit='x less CPU time', **facts)}
-        rounds[str(dtype).removeprefix('torch.')] = dict(seconds_a_decision={k: [float(o[0]) for o in v] for k, v in blocks.items()}, cpu_seconds_a_decision=cpu, overhead=overhead, **about)
+        rounds[str(dtype).removeprefix('torch.') + suffix.removesuffix('_bf16')] = dict(seconds_a_decision={k: [float(o[0]) for o in v] for k, v in blocks.items()}, cpu_seconds_a_decision=cpu, overhead=overhead, **about)
     record_figures('bench', figures)
     write_json('reports/bench/engine.json', read_json('reports/bench/engine.json', {}) | rounds)
     for id, fig in figures.items(): print(f'{id:36} {fig}  [{fig.low:.3g}, {fig.high:.3g}]')
