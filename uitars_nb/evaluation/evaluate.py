@@ -125,9 +125,10 @@ async def evaluate(
     start = time.perf_counter()
     async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect, recipe.context) as agent:
         if not script(recipe.policy): agent = agent.remembering(recipe.images, recipe.summaries)
-        acts, plays = ({}, {}) if script(recipe.policy) else (dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)) | _loaded(agent)), dict(agent=_loaded(agent)))
+        loaded = _loaded(agent)
+        acts = {} if script(recipe.policy) else dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)) | loaded)
         own = {k: v for k, v in dict(tasks=tasks_mark(specs), expert_source=source_mark(script(recipe.expert)) if recipe.expert else '').items() if v}
-        run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env), budgets=step_budgets(specs)) | own, env, defaults(Recipe) | dict(budgets=step_budgets(specs)) | plays)
+        run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env), budgets=step_budgets(specs)) | own, env, defaults(Recipe) | dict(budgets=step_budgets(specs), agent=loaded))
         store = Store(run.path / 'store')
         player = Intervention(agent, script(recipe.expert), recipe.lead) if recipe.expert else agent
         rollout = Rollout(pool, specs, player, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
@@ -136,8 +137,8 @@ async def evaluate(
     return summarise(run, store)
 
 def _loaded(agent):
-    "What a checkpoint's weights were loaded as, for `auto` is another thing on another processor; nothing of a server's."
-    policy = getattr(agent.engine, 'policy', None)
+    "What a checkpoint's weights were loaded as, for `auto` is another thing on another processor; nothing of a server's or a script's."
+    policy = getattr(getattr(agent, 'engine', None), 'policy', None)
     return dict(dtype=str(policy.model.dtype).removeprefix('torch.')) if policy else {}
 
 def _kept(store):

@@ -60,7 +60,7 @@ class Screens(Dataset):
 # %% ../../nbs/70_train/10_reading.ipynb #6c059b68
 @dataclass(frozen=True)
 class ReadingConfig:
-    "A run of learning to read."
+    "A run of learning to read. Raises `ValueError` for numbers that cannot be meant."
     steps: int = 1200
     batch: int = 32           # screens
     lr: float = 3e-3          # peak, of Muon
