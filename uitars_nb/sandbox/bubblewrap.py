@@ -28,6 +28,11 @@ class Limits:
     open_files: int = 1024    # of one program
     cpu: int = 3600           # seconds of processor time of one program
 
+    @property
+    def whole(self) -> int:
+        "Bytes of memory that programs and files can take together."
+        return self.memory + self.disk + self.tmp + self.tmp // 4
+
 # %% ../../nbs/10_sandbox/31_bubblewrap.ipynb #353c4a82
 SYSTEM = ('/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32')
 ETC = '''alternatives bash.bashrc ca-certificates ca-certificates.conf debian_version dconf fonts gtk-2.0 gtk-3.0 gtk-4.0

@@ -58,7 +58,7 @@ class ToolSession:
         self.size, self.shared = screen.size if screen else config.size, jail
         self.jail = self.home = self.proxy = self.shell = self.kernel = self.editor = None
         self.boxes, self.functions = {}, ()   # of the MCP servers
-        self.outputs, self.events, self.left, self.began, self.asked = [], [], config.seconds, 0., -1
+        self.outputs, self.events, self.left, self.began, self.asked, self.starved = [], [], config.seconds, 0., -1, 0
 
     @property
     def space(self) -> ActionSpace:
@@ -80,7 +80,7 @@ class ToolSession:
         try: await self._furnish()
         except (JailGone, OSError) as e: raise EnvironmentFailure(StopReason.ENV_RESET, f'no fresh home: {e}') from e
         self.outputs, self.events, self.left, self.began = [], [], self.config.seconds, time.monotonic()
-        self.asked = self.jail.asked
+        self.asked, self.starved = self.jail.asked, self.jail.starved
 
     async def _furnish(self):
         if self.config.network: await open_network(self.jail, self.config.network)
@@ -126,7 +126,9 @@ def _patch(cls):
 async def observe(self) -> Observation:
     "The screen, and what the tools have answered since the last look."
     obs = await self.screen.observe() if self.screen else self._blank()
-    await self._deliver()
+    try: await self._deliver()
+    except JailGone as e: raise EnvironmentFailure(StopReason.ENV_CRASH, f'the jail has ended: {e}') from e
+    self._tell_starved()
     outputs, self.outputs, events, self.events, self.left = self.outputs, [], self.events, [], self.config.seconds
     text = outputs[0][1] if len(outputs) == 1 else '\n'.join(f'{name}:\n{text}' for name, text in outputs)
     return replace(obs, text='\n'.join(o for o in (obs.text, text) if o), events=(*obs.events, *events))
@@ -135,6 +137,13 @@ async def observe(self) -> Observation:
 def _blank(self):
     width, height = self.size
     return Observation(np.full((height, width, 3), 255, np.uint8), clock_ms=1000 * (time.monotonic() - self.began))
+
+@_patch(ToolSession)
+def _tell_starved(self):
+    "Say that programs have been ended because they took too much."
+    if self.jail is None or self.jail.starved == self.starved: return
+    self.starved, limits = self.jail.starved, self.config.jail.limits
+    self.outputs.append(('memory', f'[programs were ended: all together they took more than {limits.memory >> 20} MB of memory, or made too many files]'))
 
 @_patch(ToolSession)
 async def _deliver(self):
@@ -186,14 +195,24 @@ async def _tool(self, action):
 async def _execute_bash(self, action, args):
     try: return str(await self.shell.run(args['command'], self._patience(self.config.bash_seconds)))
     except ValueError as e: raise ActionError(f'execute_bash: {e}') from e
-    except BlockingIOError as e:
-        await self.jail.ask('kill', pid=-1, signal=9, group=False)
-        raise ActionError('execute_bash: so many programs were running that no shell could start; all of them were ended') from e
+    except OSError as e: raise await self._afresh('execute_bash', e) from e
 
 @_patch(ToolSession)
 async def _execute_python(self, action, args):
+    untouched = self.fresh
     try: return await self.kernel.run(args['code'], self._patience(args['timeout']))
-    except OSError as e: raise ActionError(f'execute_python: {e}') from e   # a full disk, say, or a file where its own would be: what the policy did
+    except OSError as e:   # a full disk, say, or a file where its own would be
+        if untouched: raise EnvironmentFailure(StopReason.ENV_CRASH, f'no Python session, and nothing has happened yet: {e.strerror}; ipykernel must be installed') from e
+        if isinstance(e, (TimeoutError, BlockingIOError)): raise await self._afresh('execute_python', e) from e
+        raise ActionError(f'execute_python: {e.strerror or e}') from e
+
+@_patch(ToolSession)
+async def _afresh(self, tool, trouble):
+    "End all programs, beside which a tool does not start; the words for it."
+    self.shell.close()
+    try: await self.jail.ask('sweep', keep=[])
+    except OSError as e: return ActionError(f'{tool}: {trouble.strerror}; not all programs could be ended: {e.strerror}')
+    return ActionError(f'{tool}: it could not start beside the programs that were running ({trouble.strerror}); all programs were ended')
 
 @_patch(ToolSession)
 async def _str_replace_editor(self, action, args): return await self.editor.run(action)
