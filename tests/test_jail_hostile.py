@@ -1,5 +1,6 @@
 "What a program in a jail does to the jail is the policy's own: it is told in words, and never ends as the environment's failure."
 import asyncio, resource, sys, threading
+from pathlib import Path
 
 import pytest
 
@@ -7,11 +8,13 @@ from tests.escapes import LIMITS
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox import jail as jails
 from uitars_nb.sandbox.base import ActionError
+from uitars_nb.sandbox.cgroups import Group, fits, places
 from uitars_nb.sandbox.jail import Jail, JailConfig
 from uitars_nb.sandbox.tools import ToolConfig, ToolSession
 
 pytestmark = pytest.mark.timeout(180)
 SMALL = JailConfig(LIMITS)
+GROUPS = any(fits(*o) for o in places(Path('/proc/self/cgroup').read_text(), Path('/proc/self/mountinfo').read_text()))
 
 
 def bash(command): return Action('execute_bash', dict(command=command))
@@ -58,8 +61,10 @@ async def test_programs_that_stop_all_others_are_ended_and_that_is_told(session)
     stopper = "import os, signal\\nwhile True:\\n  try: os.kill(-1, signal.SIGSTOP)\\n  except OSError: pass"
     await do(session, bash(f"printf '{stopper}' > stop.py; (setsid python stop.py &); sleep 1"))
     await told(session, view('/home/user'), 'stop.py', 1)   # the supervisor itself is not stopped
-    said = await told(session, bash('echo alive'), 'alive', 6)
-    assert any('all programs were ended' in o or 'the shell has ended' in o or 'still running' in o for o in said[:-1]), said
+    for i in range(3): said = await do(session, bash('C-c'))
+    assert 'the shell has ended' in said
+    said = await told(session, bash('echo alive'), 'alive')
+    assert any('all programs were ended' in o for o in said[:-1]), said
     await told(session, python('6 * 7'), '42')
     await told(session, view('/home/user'), 'stop.py', 1)
 
@@ -196,6 +201,84 @@ async def test_descriptors_under_way_leave_room_for_the_supervisors():
             assert await jail.read('/etc/hostname') == b'sandbox\n' and (await jail.spawn(['true'], pty=(9, 9))).master
             assert jail.alive
     finally: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+TAKEN = dict(
+    shared="""import mmap, time
+held, taken = [], 0
+for i in range(300):
+    m = mmap.mmap(-1, 4 << 20); m.write(b"x" * (4 << 20)); m.madvise(mmap.MADV_DONTNEED); held.append(m); taken += 4 << 20
+    print(taken, flush=True)
+time.sleep(5); print(taken, "kept", flush=True)""",
+    sockets="""import resource, socket, time, os
+for child in range(6):
+    if not os.fork(): break
+held, taken = [], 0
+for i in range(400):
+    try: a, b = socket.socketpair()
+    except OSError: break
+    a.setblocking(False); held += [a, b]
+    try:
+        while True: taken += a.send(bytes(1 << 15))
+    except OSError: pass
+time.sleep(5); print(taken, "kept", flush=True); time.sleep(2)""",
+    tcp="""import socket, time
+server = socket.create_server(("127.0.0.1", 0), backlog=500); held, taken = [], 0
+for i in range(300):
+    try: a = socket.create_connection(server.getsockname()); b, _ = server.accept()
+    except OSError: break
+    a.setblocking(False); held += [a, b]
+    try:
+        while True: taken += a.send(bytes(1 << 16))
+    except OSError: pass
+    print(taken, flush=True)
+time.sleep(5); print(taken, "kept", flush=True)""",
+    files="""import os, time
+for i in range(750_000):
+    os.close(os.open(f"/tmp/{i}", os.O_CREAT | os.O_WRONLY)); 
+    if i % 1000 == 0: print(1024 * i, flush=True)
+print(1024 * i, "kept", flush=True)""")
+
+
+@pytest.mark.parametrize('grouped', [True, False], ids=['grouped', 'watched'])
+@pytest.mark.parametrize('way', TAKEN)
+async def test_memory_that_no_process_shows_is_limited(way, grouped, monkeypatch):
+    if grouped and not GROUPS: pytest.skip('no control group can be made here')
+    if not grouped: monkeypatch.setattr(jails, 'limited_group', lambda memory: None); monkeypatch.setattr(jails, '_warn', lambda: None)
+    async with Jail(SMALL) as jail:
+        assert bool(jail.group) == grouped
+        _, out = await jail.run([sys.executable, '-I', '-S', '-c', TAKEN[way]], timeout=100)
+        kept = [int(o.split()[0]) for o in out.decode().splitlines() if 'kept' in o]
+        assert sum(kept) < LIMITS.whole, f'{sum(kept) >> 20} MB at once'
+        assert way != 'files' or int(out.split()[-1]) < LIMITS.memory // 4
+        assert kept or jail.starved
+        assert await jail.run(['sh', '-c', 'rm -rf /tmp/*; echo on'], timeout=60) == (0, b'on\n'), 'whoever makes room is left alone'
+
+
+async def test_the_limit_of_all_is_told(session):
+    await told(session, bash('x=$(head -c 900000000 /dev/zero | tr "\\0" x); echo ${#x}'), 'memory')
+    await told(session, bash(f"{sys.executable} -I -S -c '{TAKEN['shared']}' | tail -1"), 'programs were ended')
+
+
+async def test_where_there_is_no_group_that_is_said_once(monkeypatch):
+    monkeypatch.setattr(jails, 'limited_group', lambda memory: None)
+    monkeypatch.setattr(jails._warn, '__defaults__', (set(),))
+    with pytest.warns(RuntimeWarning, match='(?s)control group.*systemd-run') as said:
+        for i in range(2):
+            async with Jail(SMALL) as jail: assert (await jail.run(['echo', 'on']))[0] == 0
+    assert len([o for o in said if 'control group' in str(o.message)]) == 1
+
+
+async def test_groups_are_given_back():
+    async with Jail(SMALL) as jail:
+        if not jail.group: pytest.skip('no control group can be made here')
+        folder = jail.group.folder
+        inside = await jail.spawn(['sleep', '600'])
+        assert folder.is_dir() and len((folder/'cgroup.procs').read_text().split()) == 1, 'the program is in it, process 1 is not'
+    assert not folder.exists()
+    left = Group(folder.with_name('uitars-999999999-1'), 1)
+    left.folder.mkdir()
+    async with Jail(SMALL): assert not left.folder.exists(), 'one of a process that was killed'
 
 
 def test_a_jail_outlives_the_thread_that_started_it():
