@@ -272,6 +272,42 @@ async def reach_services_of_the_host(w):
 @attempt
 async def reach_the_network(w): return await w.python(CONNECT.format(targets=[(2, ('1.1.1.1', 53)), (2, ('169.254.169.254', 80)), (10, ('2606:4700:4700::1111', 53)), (2, ('example.org', 80))])) + (await w.bash('ip -o addr | grep -v " lo " | grep inet')).strip()
 
+FAMILIES = """import socket
+for family in set(range(1, 46)) - {1, 2, 10, 16}:
+    for kind in 1, 2, 3, 5:
+        try: print(family, socket.socket(family, kind)); break
+        except OSError as e:
+            if e.errno != 97: print(family, e)
+for protocol in set(range(1, 23)) - {15}:
+    try: print('netlink', protocol, socket.socket(16, 3, protocol))
+    except OSError: pass
+for family, kind, protocol in (2, 5, 132), (10, 1, 132), (2, 6, 33), (2, 1, 262), (2, 2, 136):
+    try: print(socket.socket(family, kind, protocol))
+    except OSError: pass
+try: socket.socket(40, 1).connect((2, 22)); print('the host')
+except (OSError, AttributeError): pass
+import ctypes, mmap, platform, struct
+if platform.machine() == 'x86_64':   # the 32-bit `socketcall`, whose arguments a filter does not see
+    low = mmap.mmap(-1, 4096, flags=0x22 | 0x40, prot=7); at = ctypes.addressof(ctypes.c_char.from_buffer(low))
+    low[2048:2060] = struct.pack('III', 40, 1, 0)
+    low[:24] = (b'\\x53\\xbb\\x01\\0\\0\\0\\xb9' + struct.pack('I', at + 2048) + b'\\xb8\\x66\\0\\0\\0\\xcd\\x80\\x5b\\xc3').ljust(24, b'\\x90')
+    found = ctypes.CFUNCTYPE(ctypes.c_int)(at)()
+    if found >= 0: print('socketcall', found)"""
+
+@attempt
+async def reach_past_the_network_namespace(w): return (await w.python(FAMILIES)).strip()
+
+@attempt
+async def choke_process_1(w):
+    code = """import ctypes, os
+c = ctypes.CDLL(None)
+for name, f in dict(nice=lambda: os.setpriority(0, 1, 19), user=lambda: os.setpriority(2, 1000, 19), group=lambda: os.setpriority(1, 1, 19), idle=lambda: os.sched_setscheduler(1, 5, os.sched_param(0)), one=lambda: os.sched_setaffinity(1, {0})).items():
+    try: f(); print(name)
+    except OSError: pass
+if c.syscall(251, 1, 1, 3 << 13) == 0 or c.syscall(251, 3, 1000, 3 << 13) == 0: print('disk')
+os.setpriority(0, 0, 1); os.sched_setaffinity(0, {0}); os.sched_setscheduler(0, 3, os.sched_param(0))"""
+    return (await w.python(code)).strip()
+
 @attempt
 async def reach_unlisted_hosts(w):
     async with Jail(JailConfig(LIMITS)) as jail:
