@@ -9,6 +9,8 @@ from uitars_nb.core.types import Action
 from uitars_nb.sandbox import jail as jails
 from uitars_nb.sandbox.base import ActionError
 from uitars_nb.sandbox.cgroups import Group, fits, places
+from uitars_nb.sandbox.downloads import Downloads
+from uitars_nb.sandbox.home import Home
 from uitars_nb.sandbox.jail import Jail, JailConfig
 from uitars_nb.sandbox.tools import ToolConfig, ToolSession
 
@@ -267,6 +269,20 @@ async def test_where_there_is_no_group_that_is_said_once(monkeypatch):
         for i in range(2):
             async with Jail(SMALL) as jail: assert (await jail.run(['echo', 'on']))[0] == 0
     assert len([o for o in said if 'control group' in str(o.message)]) == 1
+
+
+async def test_empty_space_costs_little_outside(tmp_path):
+    "Forty files of 64 MB that hold nothing: what the file chooser offers has a size in all."
+    downloads = Downloads(str(tmp_path))
+    async with Jail() as jail:
+        for folder in ('.', 'Downloads'): await jail.run(['sh', '-c', f'mkdir -p {folder}; cd {folder}; for i in $(seq 40); do truncate -s 64M f$i; done; echo x > small{len(folder)}'])
+        home = Home(jail, downloads)
+        for turn in range(2):
+            await home.mirror()
+            sizes = [sum(o.stat().st_size for o in Path(folder).iterdir()) for folder in (home.stage, downloads.folder)]
+            assert all(64 << 20 < o <= 128 << 20 for o in sizes) and {'small1', 'small9'} <= {*downloads.offered()}
+            await jail.run(['sh', '-c', 'touch f* Downloads/f*'])
+        home.close()
 
 
 async def test_groups_are_given_back():
