@@ -12,6 +12,7 @@ from uitars_nb.sandbox.cgroups import Group, fits, places
 from uitars_nb.sandbox.downloads import Downloads
 from uitars_nb.sandbox.home import Home
 from uitars_nb.sandbox.jail import Jail, JailConfig
+from uitars_nb.sandbox.mcp_tools import ToolServer
 from uitars_nb.sandbox.tools import ToolConfig, ToolSession
 
 pytestmark = pytest.mark.timeout(180)
@@ -283,6 +284,21 @@ async def test_empty_space_costs_little_outside(tmp_path):
             assert all(64 << 20 < o <= 128 << 20 for o in sizes) and {'small1', 'small9'} <= {*downloads.offered()}
             await jail.run(['sh', '-c', 'touch f* Downloads/f*'])
         home.close()
+
+
+async def test_a_tool_server_that_the_policy_has_broken():
+    server = ToolServer('time', (sys.executable, '-m', 'mcp_server_time', '--local-timezone', 'UTC'))
+    session = ToolSession(ToolConfig(SMALL, servers=(server,)))
+    ask = Action('time__get_current_time', dict(timezone='UTC'))
+    await session.reset()
+    try:
+        assert 'UTC' in await do(session, ask)
+        await do(session, bash("echo 'raise SystemError(1)' > mcp_server_time.py; pkill -9 -f mcp_server_time"))
+        said = await told(session, ask, 'does not start again')
+        assert 'SystemError' in said[-1]
+        await do(session, bash('rm *.py'))
+        await told(session, ask, '"timezone": "UTC"')
+    finally: await session.close()
 
 
 async def test_groups_are_given_back():

@@ -228,5 +228,9 @@ async def _LinkReader(self, action, args):
 
 @_patch(ToolSession)
 async def _mcp(self, action, args):
-    server, _, tool = action.name.partition('__')
-    return await self.boxes[server].call(tool, dict(action.args), self._patience(self.config.bash_seconds), self.config.most)
+    name, _, tool = action.name.partition('__')
+    box, seconds = self.boxes[name], self._patience(self.config.bash_seconds)
+    try: return await box.call(tool, dict(action.args), seconds, self.config.most)
+    except EnvironmentFailure as e:   # one in the jail was ended there, and what is there keeps it from starting again
+        if box.server.url or not (box.server.jailed and self.jail.alive): raise
+        raise ActionError(f'{action.name}: its server was ended and does not start again: {e}') from e
