@@ -286,6 +286,14 @@ async def test_empty_space_costs_little_outside(tmp_path):
         home.close()
 
 
+async def test_what_is_no_text_can_be_written_down(session):
+    "Names of files and what a kernel says: a policy reads it, and a trajectory stores it."
+    await do(session, bash(r"""touch $'\xff.txt'; mkdir $'d\xfe'; touch $'d\xfe/\xfd'"""))
+    for action, words in ((view('/home/user'), 'ff.txt'), (python(r"print('before \ud800 after')"), 'after'), (python('import os; os.listdir()'), 'ff.txt')):
+        said = await do(session, action)
+        assert words in said and said.encode().decode() == said
+
+
 async def test_a_tool_server_that_the_policy_has_broken():
     server = ToolServer('time', (sys.executable, '-m', 'mcp_server_time', '--local-timezone', 'UTC'))
     session = ToolSession(ToolConfig(SMALL, servers=(server,)))

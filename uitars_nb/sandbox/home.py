@@ -26,8 +26,9 @@ def _facts(info): return info.st_size, info.st_mtime_ns
 def fitting(
     files: Mapping[str, os.stat_result],  # name -> facts
 ) -> dict[str, os.stat_result]:
-    "Those that are offered: regular, not hidden, not too large, and the smallest of them where all are too much."
-    fit = [(n, i) for n, i in files.items() if stat.S_ISREG(i.st_mode) and i.st_size <= MOST and n[0] != '.'][:FILES]
+    "Those that are offered: regular, not hidden, named in text, not too large, and the smallest of them where all are too much."
+    named = [(n, i) for n, i in files.items() if n[0] != '.' and n.encode(errors='ignore').decode() == n]
+    fit = [(n, i) for n, i in named if stat.S_ISREG(i.st_mode) and i.st_size <= MOST][:FILES]
     fit.sort(key=lambda o: o[1].st_size)
     return {n: i for (n, i), total in zip(fit, accumulate(i.st_size for _, i in fit)) if total <= ROOM}
 

@@ -150,7 +150,7 @@ async def run(self,
     if self.process is not None and self.process.code is not None: await self.close()
     if self.process is None: await self.start()
     tape = Tape(3 * self.most)
-    work = asyncio.ensure_future(self._idle(self.client.execute(code, allow_stdin=False), lambda m: tape.add(in_words(m).encode())))
+    work = asyncio.ensure_future(self._idle(self.client.execute(code, allow_stdin=False), lambda m: tape.add(in_words(m).encode(errors='backslashreplace'))))
     ended = asyncio.ensure_future(self.process.wait())
     try: note = await self._outcome(work, ended, timeout)
     finally: work.cancel(); ended.cancel()

@@ -131,7 +131,8 @@ async def observe(self) -> Observation:
     self._tell_starved()
     outputs, self.outputs, events, self.events, self.left = self.outputs, [], self.events, [], self.config.seconds
     text = outputs[0][1] if len(outputs) == 1 else '\n'.join(f'{name}:\n{text}' for name, text in outputs)
-    return replace(obs, text='\n'.join(o for o in (obs.text, text) if o), events=(*obs.events, *events))
+    text = '\n'.join(o for o in (obs.text, text) if o).encode(errors='backslashreplace').decode()
+    return replace(obs, text=text, events=(*obs.events, *events))
 
 @_patch(ToolSession)
 def _blank(self):
