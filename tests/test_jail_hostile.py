@@ -259,7 +259,6 @@ async def test_memory_that_no_process_shows_is_limited(way, grouped, monkeypatch
 
 
 async def test_the_limit_of_all_is_told(session):
-    await told(session, bash('x=$(head -c 900000000 /dev/zero | tr "\\0" x); echo ${#x}'), 'memory')
     await told(session, bash(f"{sys.executable} -I -S -c '{TAKEN['shared']}' | tail -1"), 'programs were ended')
 
 
@@ -289,7 +288,7 @@ async def test_empty_space_costs_little_outside(tmp_path):
 async def test_what_is_no_text_can_be_written_down(session):
     "Names of files and what a kernel says: a policy reads it, and a trajectory stores it."
     await do(session, bash(r"""touch $'\xff.txt'; mkdir $'d\xfe'; touch $'d\xfe/\xfd'"""))
-    for action, words in ((view('/home/user'), 'ff.txt'), (python(r"print('before \ud800 after')"), 'after'), (python('import os; os.listdir()'), 'ff.txt')):
+    for action, words in ((view('/home/user'), 'ff.txt'), (python(r"print('\ud800')"), 'ud800'), (python('import os; os.listdir()'), 'ff.txt')):
         said = await do(session, action)
         assert words in said and said.encode().decode() == said
 
