@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from .fair_queue import FairQueue
 from .fleet import Link, LocalPlace, WorkerSettings
-from .kinds import KINDS, config_of, host_class
+from .kinds import KINDS, config_class, config_of, has_option, host_class, over, permit
 from .ledger import Ledger, WorkerRow
 from .messages import Refused
 
@@ -22,6 +22,8 @@ from .messages import Refused
 class KindConfig:
     "How many sessions of a kind there are."
     options: dict = field(default_factory=dict)   # defaults; those of a request are put over them
+    clients: dict[str, list[float]] | None = None   # options that clients may set -> [lowest, highest] or [] for anything;
+    #                                                 None: those that the kind calls harmless
     slots: int = 4     # sessions that one worker hosts
     warm: int = 1      # workers with the default options that are kept for those who come
     most: int = 4      # workers of this kind, whatever their options
@@ -78,6 +80,7 @@ class Workforce:
         self.hosts = {k: host_class(config.hosts.get(k) or KINDS[k]) for k in config.kinds}
         settings = WorkerSettings(config.folder, config.address, config.orphan, config.start, config.cert, config.key, config.ca)
         self.place = host_class(config.place)(settings, **config.place_options) if config.place else LocalPlace(settings)
+        self.clients = {k: self._clients(k) for k in config.kinds}
         self.pools, self.places = {}, {}   # by key; (worker, place) -> what takes it
         self.draining, self.ledger = False, None
 
@@ -86,14 +89,33 @@ class Workforce:
 
     def pool(self, kind: str, options: Mapping, whole: bool = False) -> Pool:
         "The pool of a kind with options put over its defaults, unless they are `whole`. Raises `Refused` where there is no such thing."
-        if kind not in self.config.kinds: raise Refused(404, f'there is no kind {kind[:60]!r}; there are {", ".join(self.config.kinds)}')
-        config = self.config.kinds[kind]
-        merged = dict(options) if whole else {**config.options, **options}
+        config = self._kind(kind)
+        merged = dict(options) if whole else over(options, config.options)
         if (key := pool_key(kind, merged)) not in self.pools:
             try: config_of(self.hosts[kind], merged)
             except ValueError as e: raise Refused(422, str(e)[:1000]) from e
             self.pools[key] = Pool(kind, merged, config, self.config.queue)
         return self.pools[key]
+
+    def permit(self, kind: str, options: Mapping) -> None:
+        "Raises `Refused` for options that a client may not set; whoever uses the manager in Python may set all."
+        self._kind(kind)
+        try: permit(options, self.clients[kind])
+        except ValueError as e: raise Refused(422, f"{e}; the manager's configuration decides, in `clients` of kind {kind}") from e
+
+    def _kind(self, kind):
+        if kind not in self.config.kinds: raise Refused(404, f'there is no kind {kind[:60]!r}; there are {", ".join(self.config.kinds)}')
+        return self.config.kinds[kind]
+
+    def _clients(self, kind):
+        "Options of a kind that clients may set. Raises `ValueError` for a list that could not mean anything."
+        own, host = self.config.kinds[kind].clients, self.hosts[kind]
+        if own is None: return getattr(host, 'clients', {})
+        for name, bounds in own.items():
+            if not has_option(config_class(host), name): raise ValueError(f'clients of kind {kind}: there is no option {name!r}')
+            if bounds and (len(bounds) != 2 or bounds[0] > bounds[1]):
+                raise ValueError(f'clients of kind {kind}: {name} takes [lowest, highest], or [] for anything')
+        return own
 
 # %% ../../nbs/10_sandbox/74_workforce.ipynb #60b45460
 def _patch(cls):
