@@ -5,11 +5,12 @@ import json
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
 import psutil
@@ -169,3 +170,168 @@ async def test_a_leased_browser_opens_what_the_manager_allows(tmp_path):
             for url in (f'{page.parent.as_uri()}/..\\secret.html', secret.as_uri()):   # as the policy
                 with contextlib.suppress(ActionError): await session.act(Action('navigate', dict(content=url)))
                 assert (await session.observe()).title != 'secret'
+
+
+# -- bodies and connections
+
+@pytest.fixture(scope='module')
+def open_door():
+    "A manager as a process, and its address."
+    with serving(kinds=dict(simulated=dict(slots=1, most=1))) as server: yield server, ('127.0.0.1', server.config['port'])
+
+
+def dial(address, *lines):
+    "A connection on which some lines were sent."
+    line = socket.create_connection(address, 5)
+    line.sendall('\r\n'.join(lines).encode())
+    return line
+
+
+def answered(line, seconds=20):
+    "What comes until the other side hangs up or falls silent."
+    line.settimeout(seconds)
+    text = b''
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        while not text.endswith(b'}') and (data := line.recv(65536)): text += data
+    return text.decode()
+
+
+def post(token='wrong', *more): return 'POST /leases HTTP/1.1', 'Host: here', 'Content-Type: application/json', f'Authorization: Bearer {token}', *more, '', ''
+
+
+def poured(address, mib, *head):
+    "The answer to a body of zeros, poured out as long as anybody takes it."
+    with dial(address, *head) as line:
+        line.settimeout(5)
+        with contextlib.suppress(OSError):
+            for _ in range(mib): line.sendall(bytes(1 << 20))
+        return answered(line, 5)
+
+
+def test_a_strangers_body_is_not_kept(open_door):
+    server, address = open_door
+    process = psutil.Process(server.process.pid)
+    before = process.memory_info().rss
+    for _ in range(5): assert poured(address, 100, *post('wrong', f'Content-Length: {100 << 20}')).startswith('HTTP/1.1 401')
+    assert process.memory_info().rss - before < 20 << 20
+
+
+@pytest.mark.parametrize('length', ['Content-Length: 100000000', 'Transfer-Encoding: chunked'])
+def test_a_body_is_bounded(open_door, length):
+    server, address = open_door
+    process, token = psutil.Process(server.process.pid), (server.folder/'token').read_text()
+    before, line = process.memory_info().rss, dial(address, *post(token, length))
+    with line, contextlib.suppress(OSError):
+        for _ in range(20): line.sendall((b'100000\r\n' if 'chunked' in length else b'') + bytes(1 << 20) + (b'\r\n' if 'chunked' in length else b''))
+    with dial(address, *post(token, length)) as line:
+        line.sendall(b'80000\r\n' + bytes(1 << 19))
+        assert '413' in (said := answered(line)).split('\r\n')[0] and 'too long' in said
+    assert process.memory_info().rss - before < 20 << 20 and server.get('/health') == dict(status='ok')
+
+
+def test_a_refusal_comes_before_the_body(open_door):
+    "`curl` asks first; nothing is sent in vain."
+    for token, status in (('wrong', '401'), ((open_door[0].folder/'token').read_text(), '413')):
+        with dial(open_door[1], *post(token, 'Expect: 100-continue', f'Content-Length: {1 << 30}')) as line: assert status in answered(line).split('\r\n')[0]
+
+
+SLOW = dict(nothing=[], head=['GET /health HTTP/1.1', 'X-Slow: '], body_refused=[*post('wrong', 'Content-Length: 1000')], second=['GET /health HTTP/1.1', 'Host: here', '', 'GET /health HT'])
+
+
+@pytest.mark.parametrize('way', SLOW)
+def test_who_sends_byte_by_byte_is_cut(open_door, way):
+    "10 s for a head, whatever trickles in."
+    line, start, cut = dial(open_door[1], *SLOW[way]), time.monotonic(), False
+    line.settimeout(.5)
+    while not cut and time.monotonic() - start < 40:
+        try:
+            if way != 'nothing': line.sendall(b'a')
+            cut = not line.recv(65536)
+        except TimeoutError: continue
+        except OSError: cut = True
+    assert cut and time.monotonic() - start < 30
+    line.close()
+    assert open_door[0].get('/health') == dict(status='ok')
+
+
+def test_a_slow_body_is_cut(open_door, monkeypatch):
+    "In process, where the time limit can be short: 408, and the connection is closed."
+    import threading, uvicorn
+    from uitars_nb.core import asgi
+    async def app(scope, receive, send): await asgi.refuse(send, 200, (await receive())['body'].decode())
+    server = uvicorn.Server(uvicorn.Config(asgi.Guard(app, seconds=.5), port=0, http=asgi.Prompt, log_level='error', lifespan='off'))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started: time.sleep(.01)
+    address = server.servers[0].sockets[0].getsockname()
+    with dial(address, *post('x', 'Content-Length: 5'), ) as line:
+        for byte in b'hell': line.sendall(bytes([byte])); time.sleep(.05)
+        said = answered(line)
+        assert '408' in said.split('\r\n')[0] and 'within 0.5 s' in said
+        line.settimeout(10)
+        assert line.recv(10) == b''
+    with dial(address, *post('x', 'Content-Length: 5')) as line:
+        line.sendall(b'hello')
+        assert 'hello' in answered(line)
+    server.should_exit = True
+    thread.join(20)
+
+
+def test_a_websocket_and_a_long_answer_are_not_cut(open_door):
+    "The time limit is for heads of requests only."
+    from websockets.sync.client import connect
+    server, (host, port) = open_door
+    token = (server.folder/'token').read_text()
+    with connect(f'ws://{host}:{port}/ws', additional_headers={'Authorization': f'Bearer {token}'}, proxy=None) as ws:
+        ws.send(json.dumps([dict(id=1, op='acquire', kind='simulated')]))
+        lease = json.loads(ws.recv(60))[0]['ok']['id']
+        body = json.dumps(dict(kind='simulated', wait=13))   # the only session is taken
+        with dial((host, port), *post(token, f'Content-Length: {len(body)}')) as line:
+            line.sendall(body.encode())
+            assert ' 503 ' in answered(line, 60)
+        ws.send(json.dumps(dict(id=2, op='release', lease=lease)))
+        assert json.loads(ws.recv(30))[0]['id'] == 2
+
+
+def test_a_line_is_read_no_further_than_its_answers_are_taken(tmp_path):
+    "Many requests in one message: no more are under way than the user may have leases, twice over."
+    config = DoorConfig(ManagerConfig(str(tmp_path), dict(simulated=KindConfig(warm=0, most=0)), quota=50, max_wait=1), tokens=dict(s3cret='ann'))
+    with TestClient(app := make_app(config), headers=dict(Authorization='Bearer s3cret')) as client, client.websocket_connect('/ws') as ws:
+        ws.send_json([dict(id=i, op='acquire', kind='simulated', wait=1) for i in range(5000)])
+        seen, most = {}, 0
+        while len(seen) < 5000:
+            for o in ws.receive_json(): seen[o['id']] = o['error']['status']
+            most = max(most, len(app.state.manager.asking) + sum(len(p.queue) for p in app.state.manager.pools.values()), client.portal.call(tasks))
+        assert most < 400 and set(seen.values()) == {429, 503}
+
+
+async def tasks(): return len(asyncio.all_tasks())
+
+
+# -- what lies in the folder
+
+@pytest.mark.parametrize('before', [False, True])
+def test_the_ledger_is_its_owners_alone(tmp_path, before):
+    path, mask = tmp_path/'manager.db', os.umask(0o022)
+    try:
+        if before:   # made by an earlier version, and open to all
+            old = sqlite3.connect(path, isolation_level=None)
+            old.execute('pragma journal_mode=wal')
+            old.execute('create table x(y)')
+            assert oct(path.stat().st_mode)[-3:] == '644' and len([*tmp_path.iterdir()]) == 3
+        ledger = Ledger(path)
+        ledger.forget(0)
+        assert {o.name: oct(o.stat().st_mode)[-3:] for o in tmp_path.iterdir()} == {f'manager.db{o}': '600' for o in ('', '-wal', '-shm')}
+        ledger.close()
+    finally: os.umask(mask)
+
+
+def test_no_secret_lies_open_in_a_folder_that_was_there(open_door):
+    server, _ = open_door
+    modes = {o.name: oct(o.stat().st_mode)[-3:] for o in server.folder.iterdir() if o.name not in ('config.json', 'manager.log', 'door.json') and o.suffix != '.address'}
+    assert len(modes) > 5 and set(modes.values()) == {'600'}, modes
+
+
+def test_help_says_what_a_token_allows():
+    done = subprocess.run([sys.executable, '-m', 'uitars_nb.sandbox.manager_api', '--help'], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and 'Clients may set these options' in done.stdout and 'clock.mode' in done.stdout and 'servers' not in done.stdout

@@ -38,7 +38,7 @@ def draw(n: int) -> list[ImageContent]:
 server.run()
 '''
 
-# A server by hand: {long} is what it writes before or in place of the answer to a call
+# A server by hand: `way` says what it writes before or in place of the answer to a call
 ODD = '''
 import json, sys
 LONG = "x" * 2_000_000
@@ -66,6 +66,7 @@ for line in sys.stdin:
             elif way == "no JSON": say(LONG)
             elif way == "lines": say((LONG[:1000] + chr(10)) * 50)
             say(dict(jsonrpc="2.0", id=id, result=ok))
+    elif id is not None: say(dict(jsonrpc="2.0", id=id, error=dict(code=-32601, message="no such method")))
 '''
 
 

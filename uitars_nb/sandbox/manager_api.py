@@ -305,7 +305,7 @@ class Talk:
     def __init__(self, ws: WebSocket, manager: Manager, user: str):
         self.ws, self.manager, self.user = ws, manager, user
         self.outbox, self.more, self.tasks = [], asyncio.Event(), set()
-        self.most, self.room = 2 * manager.config.quota, asyncio.Event()   # requests open and answers not sent
+        self.most, self.room, self.deaf = 2 * manager.config.quota, asyncio.Event(), False   # requests open and answers not sent
 
     def say(self, message: dict) -> None:
         "Send a message, with all others that are ready."
@@ -318,12 +318,14 @@ class Talk:
 
     async def send(self) -> None:
         "Send what there is to say, for ever."
-        while True:
-            await self.more.wait()
-            self.more.clear()
-            messages, self.outbox = self.outbox, []
-            await self.ws.send_text(json.dumps(messages))
-            self.room.set()
+        try:
+            while True:
+                await self.more.wait()
+                self.more.clear()
+                messages, self.outbox = self.outbox, []
+                await self.ws.send_text(json.dumps(messages))
+                self.room.set()
+        finally: self.deaf = True; self.room.set()
 
     async def answer(self, asked: dict) -> None:
         "Do what is asked, and say how it went."
@@ -356,7 +358,10 @@ class Talk:
         asked = json.loads(text)
         for o in asked if isinstance(asked, list) else [asked]:
             if not isinstance(o, dict): raise ValueError('a request is an object')
-            while len(self.tasks) + len(self.outbox) >= self.most: self.room.clear(); await self.room.wait()
+            while len(self.tasks) + len(self.outbox) >= self.most and not self.deaf:
+                self.room.clear()
+                await self.room.wait()
+            if self.deaf: raise WebSocketDisconnect()
             self.tasks.add(task := asyncio.ensure_future(self.answer(o)))
             task.add_done_callback(self._answered)
 
