@@ -335,3 +335,44 @@ def test_no_secret_lies_open_in_a_folder_that_was_there(open_door):
 def test_help_says_what_a_token_allows():
     done = subprocess.run([sys.executable, '-m', 'uitars_nb.sandbox.manager_api', '--help'], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and 'Clients may set these options' in done.stdout and 'clock.mode' in done.stdout and 'servers' not in done.stdout
+
+
+# -- what a token shows, and how much it may ask for
+
+def test_a_client_is_shown_no_option_that_it_could_not_set(tmp_path):
+    "The manager's own may hold tokens: of a tool server, say."
+    secret = dict(tools=dict(servers=[dict(name='a', url='http://127.0.0.1:9', headers=dict(Authorization='hush'))], network=['inner.example']), screen=dict(size=[320, 240], env=dict(KEY='hush')))
+    kinds = dict(desktop_tools=KindConfig(secret, warm=0, most=0), mine=KindConfig(dict(failing=0., size=[9, 8]), slots=1, most=1, clients={'failing': []}))
+    config = DoorConfig(ManagerConfig(str(tmp_path), kinds, hosts=dict(mine='tests.test_manager_door:QuietHost')), tokens=dict(s3cret='ann'))
+    with TestClient(app := make_app(config), headers=dict(Authorization='Bearer s3cret')) as client:
+        force = app.state.manager
+        assert force.shown('desktop_tools', secret) == dict(screen=dict(size=[320, 240]))
+        client.portal.call(lambda: force.pool('desktop_tools', {}))
+        lease = client.post('/leases', json=dict(kind='mine')).json()
+        with client.websocket_connect('/ws') as ws:
+            ws.send_json(dict(id=1, op='acquire', kind='mine', wait=0))
+            said = [lease, client.get('/leases').json(), client.get(f'/leases/{lease["id"]}').json(), client.post(f'/leases/{lease["id"]}/heartbeat').json(), client.get('/pools').json(), ws.receive_json()]
+        assert lease['options'] == dict(failing=0.) and 'hush' not in (text := json.dumps(said)) and 'inner' not in text and '[9, 8]' not in text and 'desktop_tools' in text
+        client.portal.call(force.drain, 0)
+
+
+class QuietHost(SimulatedHost):
+    "Says of none of its options that it is harmless."
+    clients = {}
+
+
+def test_so_many_variants_of_a_kind_and_no_more(tmp_path):
+    "Ten thousand requests, each for other options: the manager still answers at once."
+    config = DoorConfig(ManagerConfig(str(tmp_path), dict(simulated=KindConfig(warm=0, most=0))), tokens=dict(s3cret='ann'))
+    with TestClient(app := make_app(config), headers=dict(Authorization='Bearer s3cret')) as client, client.websocket_connect('/ws') as ws:
+        for part in range(10): ws.send_json([dict(id=i, op='acquire', kind='simulated', wait=60, options=dict(open_s=i / 1000)) for i in range(1000 * part, 1000 * part + 1000)])
+        seen = []
+        while len(seen) < 10_000 - 100: seen += [o['error']['status'] for o in ws.receive_json()]
+        assert set(seen) == {429} and len(app.state.manager.pools) == 100
+        client.portal.call(app.state.manager.drain, 0)
+
+
+async def test_a_session_is_sized_by_what_is_shown(tmp_path):
+    with serving(kinds=dict(simulated=dict(slots=1, most=1, options=dict(size=[30, 20]), clients={}))) as server:
+        async with server.client() as client, client.session('simulated') as session:
+            assert session.size == (30, 20) == session.config.size

@@ -6,11 +6,11 @@
 __all__ = ['KINDS', 'Host', 'SimulatedConfig', 'SimulatedSession', 'SimulatedHost', 'task_pages', 'BrowserHost', 'PhonesConfig',
            'AndroidHost', 'EachHost', 'DesktopHost', 'WindowsHost', 'ToolHost', 'Together', 'TogetherHost',
            'DesktopToolHost', 'BrowserToolHost', 'register', 'host_class', 'structure', 'config_class', 'config_of',
-           'given', 'permit', 'over', 'has_option']
+           'given', 'permit', 'over', 'shown', 'has_option']
 
 # %% ../../nbs/10_sandbox/67_kinds.ipynb #d863e328
 import asyncio, importlib, importlib.util, itertools, re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
@@ -331,6 +331,16 @@ def over(
     "The defaults with options put over them, at every depth."
     inner = {k: over(v, defaults[k]) for k, v in options.items() if isinstance(v, Mapping) and isinstance(defaults.get(k), Mapping)}
     return {**defaults, **options, **inner}
+
+def shown(
+    options: Mapping,
+    names: Iterable[str],
+    before: str = '',
+) -> dict:
+    "The options of these names, and dictionaries that hold some."
+    inside = lambda name: any(o.startswith(f'{name}.') for o in names)
+    deeper = {k: shown(v, names, f'{before}{k}.') for k, v in options.items() if isinstance(v, Mapping) and inside(f'{before}{k}')}
+    return {k: deeper.get(k, v) for k, v in options.items() if f'{before}{k}' in names or k in deeper}
 
 def has_option(
     config: type,   # a dataclass

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['logger', 'WAITS', 'LEVELS', 'LENGTH', 'BODY', 'PROBLEMS', 'User', 'LeaseId', 'EXAMPLE', 'JsonLines', 'log_to',
            'Metrics', 'states', 'plain', 'LeaseRequest', 'LeaseAnswer', 'Look', 'Problem', 'PoolState', 'Health',
-           'problems', 'DoorConfig', 'tokens_of', 'user_of', 'refused', 'trouble', 'troubled', 'misunderstood',
+           'problems', 'DoorConfig', 'tokens_of', 'user_of', 'refused', 'trouble', 'troubled', 'misunderstood', 'told',
            'make_app', 'who', 'add_routes', 'Talk', 'talk', 'take_over', 'serve', 'usage', 'main']
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #48166029
@@ -30,7 +30,7 @@ from ..core.runs import read_json, write_json
 from .kinds import KINDS, host_class, structure
 from .live import add_page
 from .manager import Manager
-from .messages import Refused, read_token
+from .messages import Lease, Refused, read_token
 from .workforce import KindConfig, ManagerConfig
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #14a7f4ce
@@ -117,7 +117,7 @@ class LeaseAnswer(BaseModel):
     id: str
     number: int = Field(description='higher than that of every lease before')
     kind: str
-    options: dict[str, Any]
+    options: dict[str, Any] = Field(description='those that a client may know')
     url: str = Field(description='address of the worker')
     place: int = Field(description='the session is at url/session/place/number')
     key: str = Field(description='bearer token for the session')
@@ -208,6 +208,13 @@ async def misunderstood(request: Request, e: RequestValidationError) -> JSONResp
     "What is wrong with a request, without repeating it: what was sent may not be fit to be sent back."
     return JSONResponse(dict(detail=[dict(loc=[str(o)[:60] for o in d['loc']], msg=d['msg'][:300], type=d['type']) for d in e.errors()[:20]]), 422)
 
+def told(
+    manager: Manager,
+    lease: Lease,
+) -> dict:
+    "A lease as its owner is told of it."
+    return asdict(lease) | dict(options=manager.shown(lease.kind, lease.options))
+
 def make_app(
     config: DoorConfig,
 ) -> FastAPI:
@@ -256,17 +263,17 @@ def add_routes(app: FastAPI) -> None:
         manager.permit(wanted.kind, wanted.options)
         lease = await manager.acquire(user, **wanted.model_dump())
         if await request.is_disconnected(): manager.hang_up(user, lease.id)
-        return asdict(lease)
+        return told(manager, lease)
 
     @app.get('/leases', responses=problems(401))
     async def leases(user: User) -> list[LeaseAnswer]:
         "Your leases."
-        return [asdict(o) for o in manager.leases_of(user)]
+        return [told(manager, o) for o in manager.leases_of(user)]
 
     @app.get('/leases/{id}', responses=problems(401, 404))
     async def lease(user: User, id: LeaseId) -> LeaseAnswer:
         "One of them; after its end, the reason."
-        return asdict(manager.lease(user, id))
+        return told(manager, manager.lease(user, id))
 
     @app.get('/leases/{id}/look', responses=problems(401, 404, 503))
     async def look(user: User, id: LeaseId) -> Look:
@@ -277,7 +284,7 @@ def add_routes(app: FastAPI) -> None:
     @app.post('/leases/{id}/heartbeat', responses=problems(401, 404))
     async def heartbeat(user: User, id: LeaseId) -> LeaseAnswer:
         "Put its deadline off."
-        return asdict(manager.beat(user, id))
+        return told(manager, manager.beat(user, id))
 
     @app.delete('/leases/{id}', status_code=204, responses=problems(401, 404))
     async def release(user: User, id: LeaseId) -> None:
@@ -287,7 +294,7 @@ def add_routes(app: FastAPI) -> None:
     @app.get('/pools', responses=problems(401))
     async def pools(user: User) -> list[PoolState]:
         "All pools."
-        return [dict(kind=p.kind, options=p.options, workers=len(p.links), **states(p)) for p in manager.pools.values()]
+        return [dict(kind=p.kind, options=manager.shown(p.kind, p.options), workers=len(p.links), **states(p)) for p in manager.pools.values()]
 
     @app.get('/health')
     async def health() -> Health:
@@ -339,7 +346,7 @@ class Talk:
 
     async def do(self, op: str, args: dict) -> Any:
         "The answer to one request. Raises `Refused`, `ValueError`."
-        if op == 'acquire': return asdict(await self._acquire(LeaseRequest(**args)))
+        if op == 'acquire': return told(self.manager, await self._acquire(LeaseRequest(**args)))
         if op == 'beat': return {str(id): self._beat(str(id)) for id in args.get('leases', [])[:self.most]}
         if op == 'release': return self.manager.release(self.user, str(args.get('lease')))
         if op == 'abandon': return self.manager.abandon(self.user, str(args.get('request')))
