@@ -347,10 +347,10 @@ def test_a_client_is_shown_no_option_that_it_could_not_set(tmp_path):
     with TestClient(app := make_app(config), headers=dict(Authorization='Bearer s3cret')) as client:
         force = app.state.manager
         assert force.shown('desktop_tools', secret) == dict(screen=dict(size=[320, 240]))
-        client.portal.call(lambda: force.pool('desktop_tools', {}))
         lease = client.post('/leases', json=dict(kind='mine')).json()
         with client.websocket_connect('/ws') as ws:
-            ws.send_json(dict(id=1, op='acquire', kind='mine', wait=0))
+            ws.send_json([dict(id=1, op='acquire', kind='mine', wait=0), dict(id=2, op='acquire', kind='desktop_tools', wait=5)])
+            while 'desktop_tools' not in client.get('/pools').text: time.sleep(.02)
             said = [lease, client.get('/leases').json(), client.get(f'/leases/{lease["id"]}').json(), client.post(f'/leases/{lease["id"]}/heartbeat').json(), client.get('/pools').json(), ws.receive_json()]
         assert lease['options'] == dict(failing=0.) and 'hush' not in (text := json.dumps(said)) and 'inner' not in text and '[9, 8]' not in text and 'desktop_tools' in text
         client.portal.call(force.drain, 0)
