@@ -224,7 +224,7 @@ def test_a_body_is_bounded(open_door, length):
     with line, contextlib.suppress(OSError):
         for _ in range(20): line.sendall((b'100000\r\n' if 'chunked' in length else b'') + bytes(1 << 20) + (b'\r\n' if 'chunked' in length else b''))
     with dial(address, *post(token, length)) as line:
-        line.sendall(b'80000\r\n' + bytes(1 << 19))
+        line.sendall(b'200000\r\n' + bytes(1 << 21))
         assert '413' in (said := answered(line)).split('\r\n')[0] and 'too long' in said
     assert process.memory_info().rss - before < 20 << 20 and server.get('/health') == dict(status='ok')
 

@@ -90,7 +90,7 @@ def states(pool) -> dict[str, int]:
 
 # %% ../../nbs/10_sandbox/77_manager_api.ipynb #70934fcd
 LEVELS, LENGTH = 16, 20_000   # options may be nested so deeply, and be so long as JSON
-BODY = 1 << 18                # bytes of a request
+BODY = 1 << 20                # bytes of a request
 
 def plain(
     options: dict,
