@@ -125,7 +125,7 @@ class LocalPlace:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
         path.write_text(json.dumps(asdict(self.settings.config(row, host))))
         command, mark = [sys.executable, '-m', 'uitars_nb.sandbox.worker', str(path)], {MARK: row.id}
-        with open(path.with_suffix('.log'), 'ab') as log:
+        with open(os.open(path.with_suffix('.log'), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), 'ab') as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=os.environ | mark)
         return LocalProcess(replace(row, pid=process.pid, born=birth(process.pid)), self.settings)
 

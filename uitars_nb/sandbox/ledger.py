@@ -7,7 +7,7 @@ __all__ = ['SCHEMA', 'WorkerRow', 'LeaseRow', 'Ledger', 'add_worker', 'started',
            'leases', 'ended', 'last_number', 'forget']
 
 # %% ../../nbs/10_sandbox/71_ledger.ipynb #df27d34c
-import json, sqlite3
+import json, os, sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,11 +52,19 @@ class LeaseRow:
     reason: str | None = None
 
 # %% ../../nbs/10_sandbox/71_ledger.ipynb #c8f98c4c
+def _private(path):
+    "Make a file that only its owner may read, or make it so."
+    fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    os.fchmod(fd, 0o600)
+    os.close(fd)
+
 class Ledger:
     "The manager's memory."
     def __init__(self,
         path: str | Path,   # of the database
     ):
+        for beside in ('', '-wal', '-shm'):
+            if not beside or os.path.exists(f'{path}{beside}'): _private(f'{path}{beside}')
         self.db = sqlite3.connect(path, isolation_level=None)
         self.db.row_factory = sqlite3.Row
         for pragma in ('journal_mode=wal', 'synchronous=normal', 'busy_timeout=5000'): self.db.execute(f'pragma {pragma}')

@@ -199,7 +199,9 @@ async def _answer(self, slot, message, held):
 @_patch(Worker)
 async def _call(self, session, name, args, kwargs):
     if name == 'act': return await session.act(from_plain(args[0], Action))
-    if name in ('reset', 'observe', *self.host.methods): return await getattr(session, name)(*args, **kwargs)
+    if name in ('reset', 'observe', *self.host.methods):
+        if hasattr(self.host, 'check'): self.host.check(name, args, kwargs)
+        return await getattr(session, name)(*args, **kwargs)
     raise AttributeError(f'sessions of this kind have no method {name!r}')
 
 # %% ../../nbs/10_sandbox/70_worker.ipynb #d33e6dca
