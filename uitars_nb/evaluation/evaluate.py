@@ -20,7 +20,7 @@ from ..agent.loop import Limits
 from ..agent.memory import REPLY
 from ..agent.policy_agent import SUMMARIES
 from ..agent.rollout import Pool, Rollout, play
-from ..core.runs import Run, defaults, read_json, write_atomic
+from ..core.runs import Run, defaults, locked, read_json, write_atomic
 from ..core.own import source_mark
 from ..core.store import Catalogue, Store
 from ..core.types import StopReason, TaskSpec
@@ -130,7 +130,7 @@ async def evaluate(
     env: Mapping = {},       # versions of what the screens depend on
     progress: bool = True,
 ) -> pd.DataFrame:
-    "Play the recipe, or what is left of it, and return the table by task; everything is left in `path`."
+    "Play the recipe, or what is left of it, and return the table by task; everything is left in `path`. Raises `BlockingIOError` where another evaluation plays into it."
     specs = plan(recipe)
     start = time.perf_counter()
     async with acting(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed, recipe.dtype, recipe.dialect, recipe.context) as agent:
@@ -139,12 +139,14 @@ async def evaluate(
         acts = {} if script(recipe.policy) else dict(agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)) | loaded)
         own = {k: v for k, v in dict(tasks=tasks_mark(specs), expert_source=source_mark(script(recipe.expert)) if recipe.expert else '').items() if v}
         run = Run(path, asdict(recipe) | acts | dict(weights=await fingerprint_of(recipe.policy, agent), screens=dict(env), budgets=step_budgets(specs)) | own, env, defaults(Recipe) | dict(budgets=step_budgets(specs), agent=loaded))
-        store = Store(run.path / 'store')
         player = Intervention(agent, script(recipe.expert), recipe.lead) if recipe.expert else agent
-        rollout = Rollout(pool, specs, player, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
-        with store.writer() as writer: await play(rollout, writer.append, progress)
-    run.log(episodes=rollout.done, env_failures=rollout.failures, given_up=rollout.lost, seconds=round(time.perf_counter() - start, 2), sessions=pool.size)
-    return summarise(run, store)
+        with locked(run.path, wait=False):   # two that play the same instances would store each twice
+            store = Store(run.path / 'store')
+            rollout = Rollout(pool, specs, player, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
+            with store.writer() as writer: await play(rollout, writer.append, progress)
+            seconds = round(time.perf_counter() - start, 2)
+            run.log(episodes=rollout.done, env_failures=rollout.failures, given_up=rollout.lost, seconds=seconds, sessions=pool.size)
+            return summarise(run, store)
 
 def _loaded(agent):
     "What a checkpoint's weights were loaded as, for `auto` is another thing on another processor; nothing of a server's or a script's."
@@ -163,7 +165,9 @@ def summarise(
     "Write the run's `by_task.csv` and `summary.json` from its store, and return the table."
     index = recounted(store.index())
     table = by_task(index)
-    if not table.n.sum(): raise RuntimeError(f'the environment broke every one of {len(index)} episodes: {json.loads(index["info"].iloc[-1]).get("error", "")}')
+    if not table.n.sum():
+        what = 'not one could begin' if {*index.stop} == {StopReason.ENV_RESOURCE} else 'the environment broke every one'
+        raise RuntimeError(f'{what} of {len(index)} episodes: {json.loads(index["info"].iloc[-1]).get("error", "")}')
     write_atomic(run.path / 'by_task.csv', table.round(4).to_csv())
     run.summarise(success=macro_mean(scores(index))._asdict(), positive=macro_mean(scores(index, 'positive'))._asdict(), reward=macro_mean(scores(index, 'reward'))._asdict(), pass_at=passes(index), tasks=int((table.n > 0).sum()),
                   broken_tasks=table.index[table.n == 0].tolist(), episodes=int(table.n.sum()), env_failures=int(index.env_failure.sum()), given_up=_given_up(index))
