@@ -186,8 +186,8 @@ class _Once(yaml.SafeLoader):
     "Refuses a key that stands twice."
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(k, deep=True) for k, _ in node.value]
-        for key, (k, _) in zip(keys, node.value):
-            if keys.count(key) > 1: raise yaml.MarkedYAMLError(problem=f'{key} stands there twice', problem_mark=k.start_mark)
+        for i, (k, _) in enumerate(node.value):
+            if (key := keys[i]) in keys[:i]: raise yaml.MarkedYAMLError(problem=f'{key} stands there twice', problem_mark=k.start_mark)
         return super().construct_mapping(node, deep)
 
 def read_options(
