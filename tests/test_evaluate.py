@@ -321,3 +321,21 @@ async def test_a_task_without_an_oracle_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(TASKS, 'tests/riddle', Riddle())
     with pytest.raises(ExceptionGroup) as told: await play(Recipe('tests/riddle', 'oracle', episodes=2), tmp_path/'a')
     assert 'tests/riddle has no oracle' in explain(told.value)
+
+
+async def test_one_task_whose_screen_does_not_fit_does_not_end_a_run_that_plays(parity):
+    "What was played shows that the context holds other screens."
+    from uitars_nb.agent.loop import OracleAgent
+    from uitars_nb.agent.rollout import Rollout, play as roll
+    from uitars_nb.core.types import ContextTooSmall
+    specs = suite('tests/parity', 'test', 6)
+    class Small(OracleAgent):
+        def __init__(self, session, task, spec): super().__init__(session, task, spec); self.big = spec.seed == specs[-1].seed
+        async def act(self, steps, obs):
+            if self.big: raise ContextTooSmall('no screen fits')
+            return await super().act(steps, obs)
+    one = Pool()
+    one.size = 1
+    trajs = await roll(Rollout(one, specs, Small, retries=0), progress=False)
+    assert [o.stop is StopReason.ENV_RESOURCE for o in trajs] == [False] * 5 + [True]
+    with pytest.raises(ExceptionGroup): await roll(Rollout(one, specs[-1:], Small, retries=0), progress=False)
