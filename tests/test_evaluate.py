@@ -272,3 +272,70 @@ async def test_numbers_of_numpy_are_kept(parity, tmp_path, monkeypatch):
     await play(replace(RECIPE, episodes=2), tmp_path/'a')
     kept = read_result(tmp_path/'a')[1]
     assert kept.success.all() and json.loads(kept.iloc[0]['info'])['row'] == [0, 1]
+
+
+async def test_two_evaluations_at_once_do_not_store_instances_twice(tmp_path, parity):
+    "The second is refused by name while the first plays, and plays what is left after it."
+    import asyncio
+    class Slow(Pool):
+        @contextlib.asynccontextmanager
+        async def session(self):
+            await asyncio.sleep(.05)
+            yield Session()
+    first = asyncio.create_task(play(RECIPE, tmp_path/'a', Slow()))
+    while not (tmp_path/'a'/'store').exists(): await asyncio.sleep(.005)
+    with pytest.raises(BlockingIOError, match='a is in use by another run'): await play(RECIPE, tmp_path/'a')
+    await first
+    await play(RECIPE, tmp_path/'a')
+    assert len(read_result(tmp_path/'a')[1]) == 12
+
+
+async def test_a_context_that_holds_no_screen_is_the_configurations(tmp_path, parity, monkeypatch):
+    "Told at the first episode, and none is booked as broken by the environment."
+    from uitars_nb.core.types import ContextTooSmall
+    monkeypatch.setattr(sys.modules[__name__], 'SCREEN', np.zeros((210, 160, 3), np.uint8))
+    with pytest.raises(ExceptionGroup) as told:
+        await play(Recipe('tests/parity', 'uitars_nb/checkpoints/pix2act59', episodes=12, context=160, max_tokens=48), tmp_path/'a')
+    assert told.group_contains(ContextTooSmall, match='a context of 160 tokens, 48 of them for the reply, does not hold one screen of 160x210') and 'does not hold' in explain(told.value)
+    assert not len(read_result(tmp_path/'a')[1])
+
+
+@pytest.mark.parametrize('name', ['config.json', 'summary.json'])
+async def test_a_file_that_was_cut_off_is_named(tmp_path, parity, name):
+    await play(RECIPE, tmp_path/'a')
+    (tmp_path/'a'/name).write_text((tmp_path/'a'/name).read_text()[:40])
+    with pytest.raises(ValueError, match=f'a/{name} holds no whole JSON'): await play(RECIPE, tmp_path/'a')
+
+
+async def test_places_where_no_run_can_be(tmp_path, parity):
+    (tmp_path/'file').write_text('')
+    for place in ('file', 'file/below/it'):
+        with pytest.raises(OSError) as told: await play(RECIPE, tmp_path/place)
+        assert f'{tmp_path}/file is no directory' in explain(told.value) and 'Errno' not in explain(told.value)
+    with pytest.raises(OSError) as told: await play(RECIPE, '/proc/nothing/here')
+    assert 'nothing can be made in /proc' in explain(told.value) and 'Errno' not in explain(told.value)
+
+
+async def test_a_task_without_an_oracle_is_named(tmp_path, monkeypatch):
+    class Riddle(Parity): name, oracle = 'tests/riddle', None
+    monkeypatch.setitem(TASKS, 'tests/riddle', Riddle())
+    with pytest.raises(ExceptionGroup) as told: await play(Recipe('tests/riddle', 'oracle', episodes=2), tmp_path/'a')
+    assert 'tests/riddle has no oracle' in explain(told.value)
+
+
+async def test_one_task_whose_screen_does_not_fit_does_not_end_a_run_that_plays(parity):
+    "What was played shows that the context holds other screens."
+    from uitars_nb.agent.loop import OracleAgent
+    from uitars_nb.agent.rollout import Rollout, play as roll
+    from uitars_nb.core.types import ContextTooSmall
+    specs = suite('tests/parity', 'test', 6)
+    class Small(OracleAgent):
+        def __init__(self, session, task, spec): super().__init__(session, task, spec); self.big = spec.seed == specs[-1].seed
+        async def act(self, steps, obs):
+            if self.big: raise ContextTooSmall('no screen fits')
+            return await super().act(steps, obs)
+    one = Pool()
+    one.size = 1
+    trajs = await roll(Rollout(one, specs, Small, retries=0), progress=False)
+    assert [o.stop is StopReason.ENV_RESOURCE for o in trajs] == [False] * 5 + [True]
+    with pytest.raises(ExceptionGroup): await roll(Rollout(one, specs[-1:], Small, retries=0), progress=False)

@@ -112,3 +112,36 @@ def test_a_task_that_is_no_page_brings_its_session_and_begins_anew(monkeypatch):
         assert not screen.any()
         assert env.step(env.action_space.sample())[2]
     env.close()
+
+
+VECTOR = '''
+import gymnasium, uitars_nb.tasks.gym
+from uitars_nb.tasks.gym import TaskEnv
+with_loop = TaskEnv('miniwob/click-test')
+with_loop.reset(seed=0)      # the thread of the shared loop runs before the processes are forked
+envs = gymnasium.make_vec('uitars-miniwob/click-test-v0', num_envs=2, vectorization_mode='async', vector_kwargs=dict(context='fork'))
+obs, _ = envs.reset(seed=[1, 2])
+print(obs.shape)
+envs.close()
+with_loop.close()'''
+
+def test_environments_in_forked_processes():
+    "A fork copies the shared loop, but not the thread that runs it."
+    import subprocess, sys
+    done = subprocess.run([sys.executable, '-c', VECTOR], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and '(2, 210, 160, 3)' in done.stdout, done.stderr[-2000:]
+
+
+def test_a_session_of_another_size_is_told(monkeypatch):
+    from functools import partial
+    from uitars_nb.tasks.gym import lone_browser, sized
+    env = TaskEnv('miniwob/click-test', partial(lone_browser, sized((200, 220))))
+    try:
+        with pytest.raises(ValueError, match=r'shows 200x220 pixels: give size=\(200, 220\)'): env.reset(seed=1)
+    finally: env.close()
+
+
+def test_before_the_first_reset():
+    env = TaskEnv('miniwob/click-test', render_mode='rgb_array')
+    for what in (lambda: env.step(env.action_space.sample()), env.render):
+        with pytest.raises(gymnasium.error.ResetNeeded, match='call reset'): what()

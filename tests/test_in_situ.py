@@ -2,15 +2,18 @@
 import asyncio
 import shutil
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.waiting import until
 from uitars_nb.core.actions import ACTION_SPACE, validate
 from uitars_nb.core.coordinates import to_pixel
-from uitars_nb.core.types import Action
+from uitars_nb.core.runs import read_json
+from uitars_nb.core.store import Store
+from uitars_nb.core.types import Action, StopReason
 from uitars_nb.flywheel.in_situ import read_recorded, replay, trajectory_of
-from uitars_nb.flywheel.recorder import Recorder
+from uitars_nb.flywheel.recorder import Notes, Recorder
 from uitars_nb.flywheel.think_aloud import Utterance, subtitles, words_beside, written
 from uitars_nb.flywheel.ui_events import Deed, UIEvent, deeds_of
 from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession
@@ -92,6 +95,38 @@ def test_what_is_written_down_has_no_words_that_were_not_said(spoken):
     assert {w.strip('.,!?').casefold() for w in written(spoken).split()} - {''} <= said | {w.casefold() for w in spoken.split()}
 
 
+# What may be learned from
+
+def recorded_at(folder, x, ended):
+    "A recording of one click, ended by whoever worked or cut off by a kill."
+    notes = Notes(folder, f'Click at {x}.', 'ann', (90, 60))
+    notes.frame(0., np.full((60, 90, 3), 255, np.uint8))
+    for e in (UIEvent(1., 'down', x, 15, 'left'), UIEvent(1.05, 'up', x, 15, 'left')): notes.event(e)
+    if ended: notes.say(seconds=3.)
+
+
+def test_only_what_passed_and_was_finished_leaves_the_recordings(tmp_path, monkeypatch, capsys):
+    from uitars_nb.cli.main import main
+    monkeypatch.chdir(tmp_path)
+    for x, name in enumerate(['passed', 'rejected', 'open', 'cut'], 1): recorded_at(tmp_path/'recorded'/name, 20 * x, name != 'cut')
+    def review(id, by, how, note=''): assert main(['review', 'recorded', id, '--as', by, how, '--note', note]) == 0
+    for by in ('bea', 'cem'):
+        for id in ('passed', 'cut'): review(id, by, '--accept')
+    review('rejected', 'bea', '--reject', 'a password is in it')
+    assert main(['recordings', 'recorded', '--into', 'data']) == 0
+    held = {name: [o.id for o in Store(f'data/0/{name}')] for name in ('ct', 'sft')}
+    assert held == dict(ct=[], sft=['passed'])
+    store = Store('recorded/store')
+    assert sorted(o.id for o in store) == ['cut', 'open', 'passed']
+    assert store['cut'].stop is StopReason.ENV_CRASH and [a.name for s in store['cut'].steps for a in s.actions] == ['click']
+    assert 'the recorder was killed' in store['cut'].info['broken_off'] and 'passed, broken off' in capsys.readouterr().out
+    for by in ('bea', 'cem'): review('open', by, '--accept')
+    review('passed', 'cem', '--reject', 'a password, seen late')
+    assert main(['recordings', 'recorded', '--into', 'data']) == 0
+    assert [o.id for o in Store('data/0/sft')] == ['passed', 'open']
+    assert 'passed was rejected, and lies in data/0/sft' in capsys.readouterr().out
+
+
 # On real displays
 
 @pytest.fixture
@@ -146,6 +181,7 @@ def test_a_display_that_goes_ends_the_recording_and_leaves_what_there_was(tmp_pa
     server.close()
     until_now(lambda: recorder.trouble)
     assert recorder.stop() == tmp_path/'one' and (tmp_path/'one'/'frames'/'000001.png').exists()
+    assert read_json(tmp_path/'one'/'record.json')['broken']
 
 
 def until_now(condition):

@@ -1,5 +1,5 @@
 "MiniWoB++'s pages as tasks: the same seed the same screen, no clock but the session's, no way out of a verdict."
-import asyncio, hashlib, json, subprocess, sys
+import asyncio, hashlib, json, re, subprocess, sys
 
 import gymnasium
 import numpy as np
@@ -11,7 +11,7 @@ from uitars_nb.sandbox.base import ActionError
 from uitars_nb.sandbox.pool import BrowserPool
 from uitars_nb.tasks.base import SUITES, TASKS, Task, seeds, split_of, suite
 from uitars_nb.tasks.hands import click_on, look
-from uitars_nb.tasks.miniwob import AGAIN, BROWSER, NAMES
+from uitars_nb.tasks.miniwob import AGAIN, BROWSER, GRADED, HTML, NAMES
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(900)]
 FEW = ['click-test-2', 'click-color', 'click-dialog', 'choose-date-nodelay', 'click-shape', 'enter-time']
@@ -131,7 +131,66 @@ async def test_part_of_the_reward_for_part_of_the_boxes(session):
     await session.act(await click_on(session, "byText('label', x).querySelector('input')", spec.params['fields']['target 0']))
     await session.act(await click_on(session, "$('#subbtn')"))
     verdict = await task.verify(session, spec)
-    assert -1 < verdict.reward < 1 and verdict.done and verdict.success == (verdict.reward > 0)
+    assert -1 < verdict.reward < 1 and verdict.done and not verdict.success
+
+
+async def handed_in(session, name, seed, *actions):
+    "The verdict on a page where `actions`, made after it has started, are followed by its submit button."
+    task = TASKS[f'miniwob/{name}']
+    spec = await task.setup(session, TaskSpec(task.name, seed))
+    for action in actions: await session.act(await action())
+    await session.act(await click_on(session, "$('#subbtn') || $('#submit')"))
+    return await task.verify(session, spec)
+
+
+@pytest.mark.parametrize('right', [True, False])
+async def test_a_wrong_card_is_paid_and_no_success(session, right):
+    async def card():
+        n = await look(session, '(v => v.indexOf((x ? Math.max : Math.min)(...v)))($$(".card-value").map(e => +e.textContent))', right)
+        return await click_on(session, f'$$(".card")[{n}]')
+    verdict = await handed_in(session, 'find-greatest', 3, card)
+    assert (verdict.reward, verdict.success, verdict.done) == ((1, True, True) if right else (.1, False, True))
+
+
+@pytest.mark.parametrize('all_but', [0, 1])
+async def test_five_of_six_boxes_are_no_success(session, all_but):
+    task = TASKS['miniwob/click-checkboxes']
+    for spec in suite(task.name, n=20):
+        targets = [v for k, v in (await task.setup(session, spec)).params['fields'].items() if k.startswith('target')]
+        if len(targets) > 2: break
+    tick = lambda label: lambda: click_on(session, "byText('label', x).querySelector('input')", label)
+    verdict = await handed_in(session, 'click-checkboxes', spec.seed, *map(tick, targets[all_but:]))
+    assert (verdict.reward == 1, verdict.success) == ((False, False) if all_but else (True, True)) and verdict.reward > 0
+
+
+@pytest.mark.parametrize('off, success', [(1, True), (6, False), (20, False)])
+async def test_near_the_centre_is_not_at_the_centre(session, off, success):
+    "The reward is 1 less the distance as a share of the radius, 25 to 40 pixels."
+    async def dot():
+        x, y = await look(session, "(r => [r.left + r.width / 2, r.top + r.height / 2])($('circle').getBoundingClientRect())")
+        return Action('click', dict(point=(round((x + off) / 160 * 1000), round(y / 210 * 1000))))
+    verdict = await handed_in(session, 'circle-center', 5, dot)
+    assert 0 < verdict.reward < 1 and verdict.success == success, verdict
+
+
+ONE = r'-?(1|1\.0|0?\.5|0?\.75)'
+WHOLE = re.compile(rf'({ONE}|[^?;]*\?\s*-?1(\.0)?\s*:\s*-?1(\.0)?)')
+READ = {'buy-ticket', 'generate-number', 'identify-shape', 'read-table', 'read-table-2'}   # pages that compute 1 or less than 0 in another way
+
+def pays_between(script):
+    "What a page hands to `endEpisode`, and how it comes to it, unless that is 1, below 0, or a choice of both."
+    script = re.sub(r'//[^\n]*', '', script)
+    given = {o.strip() for o in re.findall(r'endEpisode\(\s*([^,)]+)', script)}
+    found = {o for o in given if not re.fullmatch(r'[a-z_]\w*', o) and not WHOLE.fullmatch(o)}
+    for name in given - found:
+        for op, value in re.findall(rf'\b{re.escape(name)}\s*([-+*/]?=)(?!=)\s*([^;\n]+(?:\n\s*[?:&|][^;\n]*)*)', script):
+            if op != '=' or not WHOLE.fullmatch(value.strip().rstrip(',)')): found.add(f'{name} {op} {value}')
+    return found
+
+async def test_every_page_that_pays_in_between_is_in_the_table():
+    found = {o.stem for o in (HTML / 'miniwob').glob('*.html') if pays_between(o.read_text())}
+    assert found - READ == {o for o in GRADED if not o.startswith('flight.')}
+    assert {o for o in NAMES if o.startswith('flight.')} <= {*GRADED}   # `score / n` in wrapper.js
 
 
 async def test_the_other_kind_of_data(session):

@@ -13,7 +13,7 @@ from uitars_nb.agent.loop import EPISODE, Limits, run_episode, spent
 from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig, estimate_tokens
 from uitars_nb.agent.policy_agent import PolicyAgent, count_tokens, turn_seed
 from uitars_nb.agent.rollout import Rollout, play
-from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, RequestFailed, Step, StopReason, TaskSpec
+from uitars_nb.core.types import Action, Completion, ContextExceeded, ContextTooSmall, Observation, RequestFailed, Step, StopReason, TaskSpec
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.sampling import Sampling
@@ -189,8 +189,8 @@ async def test_a_bug_of_the_engine_is_not_hidden():
 
 
 async def test_a_context_that_is_too_short_is_told_at_once():
-    traj = await episode(policy(say(click()), config=MemoryConfig(context=200)))
-    assert traj.stop is StopReason.ENV_RESOURCE and 'longer context' in traj.info['error'] and traj.reward is None
+    "No screen fits: nothing of an episode's making. One instruction that is too long is its own episode's."
+    with pytest.raises(ContextTooSmall, match='longer context'): await episode(policy(say(click()), config=MemoryConfig(context=200)))
 
 
 class Slow(Counter):

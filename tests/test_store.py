@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from PIL import Image
 
 from uitars_nb.core import store as store_module
-from uitars_nb.core.store import DamagedShard, DoubleId, Store, from_rows, read_rows
+from uitars_nb.core.store import DamagedShard, DoubleId, Store, StrayShard, from_rows, read_rows
 from uitars_nb.core.types import Action, Completion, Event, EventKind, Observation, Step, StopReason, Tab, TaskSpec, Trajectory
 
 # texts with everything, half surrogate pairs and NULs included
@@ -162,6 +162,28 @@ def test_other_files_do_no_harm(three):
     pd.DataFrame(dict(x=[1])).to_parquet(three.path/'foreign.parquet')
     store = Store(three.path)
     with pytest.warns(DamagedShard, match='foreign'): assert len(list(store)) == 6
+
+def test_a_checkout_of_a_report_does_not_mix_two_runs(tmp_path):
+    "Git brings the older run's shard and list back, and leaves the newer shard beside it, which it does not know."
+    git = lambda *o: subprocess.run(['git', '-c', 'user.name=a', '-c', 'user.email=a@b', *o], cwd=tmp_path, check=True, capture_output=True)
+    git('init')
+    for k in 'ab':
+        store = Store.anew(tmp_path/'films')
+        store.extend([noisy(k, 1, (4, 5), ord(k))])
+        store.seal()
+        if k == 'a': git('add', 'films'); git('commit', '-m', 'a')
+    newer = shard(store)[0].name
+    git('checkout', '--', 'films')
+    old = Store(tmp_path/'films')
+    with pytest.warns(StrayShard, match=f'{newer} is no shard of it'): assert [o.id for o in old] == ['a']
+    with warnings.catch_warnings(): warnings.simplefilter('error'); assert len(old) == 1   # said once
+    with pytest.raises(FileExistsError, match='is sealed'): old.append(noisy('c', 1, (4, 5), 3))
+    assert not old.damaged and len(shard(old)) == 2
+
+def test_a_listed_shard_that_is_missing_is_damage(three):
+    three.seal()
+    shard(three)[0].unlink()
+    with pytest.warns(DamagedShard): assert [o.id for o in Store(three.path)] == ['1a', '1b', '2a', '2b']
 
 def test_damaged_pixels_do_not_hide_the_index(three):
     "Also shows that the index reads no image: with all pixels of a shard destroyed it is still whole."

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from ..core.own import place_of
-from ..core.types import Action, Completion, ContextExceeded, Observation, Step, StopReason, TaskSpec, Trajectory
+from ..core.types import Action, Completion, ContextExceeded, ContextTooSmall, Observation, Step, StopReason, TaskSpec, Trajectory
 from ..sandbox.base import ActionError, EnvironmentFailure, Session, limited
 from ..tasks.base import Task, Verdict
 
@@ -186,6 +186,7 @@ class Episode:
         except TimeoutError as e:
             if not patience.expired(): raise
             raise EnvironmentFailure(StopReason.ENV_TIMEOUT, f'{type(agent).__name__} gave no reply within {self.limits.think_seconds:g} s: its engine, its server or its own code hangs') from e
+        except ContextTooSmall: raise   # of no episode's making: whoever chose the model and its context has to know
         except ContextExceeded as e:
             if not self.steps: raise EnvironmentFailure(StopReason.ENV_RESOURCE, str(e)) from e   # nothing that it did: this episode cannot begin
             self.stop = StopReason.TOKEN_LIMIT
@@ -245,8 +246,10 @@ def _trajectory(ep, failure, id, policy):
 
 # %% ../../nbs/40_agent/00_loop.ipynb #bac5ce9d
 class OracleAgent:
-    "Plays a task's scripted solution."
-    def __init__(self, session: Session, task: Task, spec: TaskSpec): self.actions = task.oracle(session, spec)
+    "Plays a task's scripted solution. Raises `LookupError` where the task has none."
+    def __init__(self, session: Session, task: Task, spec: TaskSpec):
+        if not callable(getattr(task, 'oracle', None)): raise LookupError(f'{spec.name} has no oracle (an async generator of actions): play another policy')
+        self.actions = task.oracle(session, spec)
 
     async def act(self, steps: Sequence[Step], obs: Observation) -> Reply:
         "The oracle's next action."

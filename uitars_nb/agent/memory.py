@@ -16,7 +16,7 @@ from itertools import groupby
 from .turns import EVENTS, clip, feedback, observation_message, reply_message, told, unchanged
 from ..core.actions import ACTION_SPACE, ActionSpace
 from ..core.coordinates import FACTOR, smart_resize
-from ..core.types import Action, ContextExceeded, Observation, Step
+from ..core.types import Action, ContextExceeded, ContextTooSmall, Observation, Step
 from ..model.dialects import Dialect
 
 # %% ../../nbs/40_agent/05_memory.ipynb #078cc3d9
@@ -194,13 +194,20 @@ def recall(self,
     reply: int = 0,                    # tokens kept free for the reply
     written: Mapping[int, str] = {},   # number of a chunk -> what a model wrote of it
 ) -> Context:
-    "The richest prompt that fits. Raises `ContextExceeded` where instruction and newest screenshot alone do not."
+    "The richest prompt that fits. Raises `ContextExceeded` where instruction and newest screenshot alone do not, `ContextTooSmall` where the first screenshot alone does not."
     turns, room = [*steps, Step(obs)], self.config.context - reply
     def build(plan):
         messages = self.messages(instruction, turns, plan, written)
         shown = tuple(range(len(steps) + 1 - plan.images, len(steps) + 1))
         return Context(messages, shown, plan.start, self.count(messages))
-    return _first(plans(self.config, len(steps)), build, room)
+    try: return _first(plans(self.config, len(steps)), build, room)
+    except ContextExceeded as e:
+        if steps or self.count(self.messages('', turns, plans(self.config, 0)[-1], {})) <= room: raise
+        raise ContextTooSmall(_too_small(self.config.context, reply, obs)) from e
+
+def _too_small(context, reply, obs):
+    screen = 'x'.join(map(str, obs.screenshot.shape[1::-1]))
+    return f'a context of {context} tokens, {reply} of them for the reply, does not hold one screen of {screen}: give a longer context (--context), shorter replies or smaller screens'
 
 def _first(options, build, room):
     "The first plan whose context has at most `room` tokens, built."

@@ -15,7 +15,7 @@ from typing import Protocol
 from tqdm.auto import tqdm
 
 from .loop import Limits, MakeAgent, run_episode
-from ..core.types import StopReason, TaskSpec, Trajectory
+from ..core.types import ContextTooSmall, StopReason, TaskSpec, Trajectory
 from ..sandbox.base import EnvironmentFailure, Session
 from ..tasks.base import get_task
 
@@ -63,6 +63,7 @@ class Rollout:
         kept: Mapping[str, StopReason] = {},  # attempts that exist already: id -> stop reason
     ):
         self.pool, self.make_agent, self.policy, self.limits, self.retries = pool, make_agent, policy, limits, retries
+        self.proved = any(not o.is_environment for o in kept.values())   # that the policy can play
         self.stops, self.done, self.lost = Counter(), 0, 0  # attempts by stop reason; samples played; samples given up
         first = [(spec, k, self.first_attempt(spec, k, kept)) for spec in specs for k in range(samples)]
         self.jobs = deque((spec, k, n, n + retries) for spec, k, n in first if n is not None)   # the last two: this attempt, and the last one
@@ -79,11 +80,18 @@ class Rollout:
         "Take the next job as soon as the last one ended."
         while self.jobs:
             spec, k, n, last = self.jobs.popleft()
-            traj = await attempt_episode(self.pool, spec, self.make_agent, trajectory_id(self.policy, spec, k, n), self.policy, self.limits)
+            traj = await self.attempt(spec, trajectory_id(self.policy, spec, k, n))
             self.stops[traj.stop.value] += 1
             if traj.stop.is_environment: self.again(spec, k, n, last)
             else: self.done += 1
             await out.put(traj)
+
+    async def attempt(self, spec: TaskSpec, id: str) -> Trajectory:
+        "One attempt. Raises `ContextTooSmall` where the policy's context holds no screen and nothing has been played yet; behind that, it is this task's."
+        try: return await attempt_episode(self.pool, spec, self.make_agent, id, self.policy, self.limits)
+        except ContextTooSmall as e:
+            if not (self.done or self.proved): raise
+            return Trajectory(id, spec, (), StopReason.ENV_RESOURCE, policy=self.policy, info=dict(error=str(e)))
 
     def again(self, spec: TaskSpec, k: int, n: int, last: int):
         "Queue another attempt, or give the sample up."

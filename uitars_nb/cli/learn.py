@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['READER', 'READS', 'NOTED', 'HARD', 'Job', 'checked', 'timed', 'keep_minutes', 'learn', 'demonstrate', 'clone',
-           'sorted_out', 'from_file', 'run']
+           'sorted_out', 'read_options', 'from_file', 'run']
 
 # %% ../../nbs/90_cli/25_learn.ipynb #c6d754c6
 import threading, time
@@ -182,6 +182,24 @@ def sorted_out(
     return [*success.index[success > HARD]], [*success.index[~(success > HARD)]]
 
 # %% ../../nbs/90_cli/25_learn.ipynb #4777521d
+class _Once(yaml.SafeLoader):
+    "Refuses a key that stands twice."
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(k, deep=True) for k, _ in node.value]
+        for i, (k, _) in enumerate(node.value):
+            if (key := keys[i]) in keys[:i]: raise yaml.MarkedYAMLError(problem=f'{key} stands there twice', problem_mark=k.start_mark)
+        return super().construct_mapping(node, deep)
+
+def read_options(
+    path: Path,   # YAML
+):
+    "What the file says. Raises `ValueError` with its name and the line where it is no YAML, or has a key twice."
+    try: return yaml.load(path.read_text(encoding='utf-8'), _Once)
+    except yaml.YAMLError as e:
+        mark = getattr(e, 'problem_mark', None)
+        raise ValueError(f'{path}{f", line {mark.line + 1}" if mark else ""}: {getattr(e, "problem", "") or e}') from e
+    except UnicodeDecodeError as e: raise ValueError(f'{path} is no text ({e})') from e
+
 def from_file(
     ctx: typer.Context,
     path: Path | None,   # YAML: an option's name, with _ for -, and its value, a line
@@ -189,8 +207,7 @@ def from_file(
     "What a file says of options that are not given on the command line. Raises `FileNotFoundError` without one, `ValueError` for an option that there is not, for a value that is none of it, and for a file of anything else."
     if path is None: return None
     if not path.is_file(): raise FileNotFoundError(f'there is no file {path}; those of the project are {EXPERIMENTS}/params/*.yaml')
-    try: said = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError): said = None
+    said = read_options(path)
     if not isinstance(said, dict): raise ValueError(f'{path} holds no options: write one a line, such as steps: 40')
     options = {o.name: o for o in ctx.command.params if o.name not in ('config', 'help')}
     names = {flag.lstrip('-').replace('-', '_'): o.name for o in options.values() for flag in o.opts} | {name: name for name in options}

@@ -50,6 +50,7 @@ def explain(
     if isinstance(error, ExceptionGroup): return explain(error.exceptions[0])
     if isinstance(error, ModuleNotFoundError) and error.name and (where := place_of(error)): return f'{error.name} is not installed, and{where} imports it'
     if isinstance(error, ModuleNotFoundError) and error.name: return f"{error.name} is not installed; pip install 'uitars_nb[train]' brings what policies and training need"
+    if isinstance(error, OSError) and error.filename and error.strerror: return f'{error.filename}: {error.strerror.lower()}'
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = ' '.join(text.split())
     written = isinstance(error, (ValueError, LookupError, OSError)) and ' ' in text  # for people, and not the bare key of a bug

@@ -57,14 +57,15 @@ def gave_up(
 def score_line(
     out: Path,  # a run's directory
 ) -> str:
-    "Mean success with its interval, episodes and environment failures, in one line."
+    "Mean success with its interval, the share with a reward above 0 where it is another, episodes and environment failures, in one line."
     from uitars_nb.core.runs import read_json
     s = read_json(out / 'summary.json')
     rate = '{value:.1%} [{low:.1%}, {high:.1%}]'.format(**s['success'])
+    part = f', {s["positive"]["value"]:.1%} with a reward above 0' if s.get('positive', s['success']) != s['success'] else ''
     tries = ''.join(f', {v:.1%} pass@{k}' for k, v in s.get('pass_at', {}).items() if k != '1')
     lost = f'; {s["given_up"]} episodes given up: the same command plays them again' if s.get('given_up') else ''
     broken = f'; broken in every episode and left out: {", ".join(s["broken_tasks"])}' if s.get('broken_tasks') else ''
-    return f"{rate} mean success{tries} over {s['tasks']} tasks, {s['episodes']} episodes, {s['env_failures']} environment failures{lost}{broken}"
+    return f"{rate} mean success{part}{tries} over {s['tasks']} tasks, {s['episodes']} episodes, {s['env_failures']} environment failures{lost}{broken}"
 
 # %% ../../nbs/90_cli/10_run.ipynb #2331e062
 EXPERIMENTS = Path('nbs/experiments')

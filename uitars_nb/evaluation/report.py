@@ -27,13 +27,15 @@ from .statistics import macro_mean
 def headline(
     episodes: pd.DataFrame,  # a row an episode: policy, task, seed, success, reward, n_steps, env_failure, setup, agent, environment (seconds)
 ) -> pd.DataFrame:
-    "A row a policy: success and reward as means over tasks with 95 % intervals, steps and wall seconds of an episode, environment failures."
+    """A row a policy: success, share with a reward above 0, and reward as means over tasks with 95 % intervals; steps and wall seconds of an episode,
+    environment failures."""
     return pd.DataFrame({policy: _sum_up(rows) for policy, rows in episodes.groupby('policy', sort=False)}).T
 
 def _sum_up(rows):
     played = rows[~rows.env_failure]
     reward = macro_mean(scores(rows, 'reward'))
-    return dict(tasks=played.task.nunique(), episodes=len(played), success=str(macro_mean(scores(rows))), reward=f'{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]',
+    success, positive = (str(macro_mean(scores(rows, column))) for column in ('success', 'positive'))
+    return dict(tasks=played.task.nunique(), episodes=len(played), success=success, positive=positive, reward=f'{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]',
                 steps=f'{played.n_steps.mean():.1f}', seconds=f'{played[PARTS].sum(axis=1).mean():.3f}', env_failures=int(rows.env_failure.sum()))
 
 PARTS = ['setup', 'agent', 'environment']  # who took the seconds of an episode

@@ -32,6 +32,7 @@ class Recorded:
     events: tuple[UIEvent, ...]
     frames: tuple[tuple[float, str], ...] # since when, and file, in order
     voice_at: float = 0.                  # when the sound begins
+    broken: str = ''                      # why it ended before whoever worked ended it
 
     @property
     def id(self) -> str:
@@ -57,7 +58,9 @@ def read_recorded(
     if about is None: raise FileNotFoundError(f'{folder} is no recording: it has no record.json. Make one with uitars-nb record')
     events = read_jsonl(folder/'events.jsonl')
     if not events or not frames: raise ValueError(f'{folder} holds nothing: a recording begins when its key is pressed, and pauses when it is pressed again')
-    return Recorded(folder.resolve(), about['instruction'], about['annotator'], tuple(about['size']), tuple(UIEvent(**o) for o in events), tuple((o['at'], o['file']) for o in frames), about.get('voice_at', 0.))
+    broken = about.get('broken', '') or ('' if 'seconds' in about else 'the recorder was killed')   # its last word is how long it was
+    return Recorded(folder.resolve(), about['instruction'], about['annotator'], tuple(about['size']), tuple(UIEvent(**o) for o in events),
+                    tuple((o['at'], o['file']) for o in frames), about.get('voice_at', 0.), broken)
 
 # %% ../../nbs/60_flywheel/57_in_situ.ipynb #181b5d66
 WORDS = 'words.vtt', 'words.srt', 'words.json'   # where a transcript is looked for in a recording
@@ -83,7 +86,9 @@ def trajectory_of(
     times = [*(o.start for o in deeds), float('inf')]
     steps = tuple(Step(_seen(recorded, at), thought, actions) for at, thought, actions in zip(times, thoughts, ends, strict=True))
     spec = TaskSpec(task, seeds('train', 1, recorded.id)[0], recorded.instruction, max_steps=len(steps))
-    return Trajectory(recorded.id, spec, steps, StopReason.FINISHED, reward=0., final=_seen(recorded, float('inf')), policy=recorded.annotator, info=dict(said=said, in_situ=True))
+    traj = Trajectory(recorded.id, spec, steps, StopReason.FINISHED, reward=0., final=_seen(recorded, float('inf')), policy=recorded.annotator, info=dict(said=said, in_situ=True))
+    if not recorded.broken: return traj
+    return replace(traj, steps=steps[:-1], stop=StopReason.ENV_CRASH, reward=None, info=traj.info | dict(broken_off=recorded.broken))
 
 def _seen(recorded, at):
     last = max(recorded.frames[-1][0], recorded.events[-1].at)

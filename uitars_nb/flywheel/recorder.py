@@ -284,5 +284,6 @@ class Recorder:
         self.running = False
         self.eyes.stop(); self.hands.stop()
         if self.voice: self.voice.stop()
-        self.notes.say(seconds=round(self.seconds(), 3), frames=self.notes.frames)
+        broken = dict(broken=str(self.trouble)) if self.trouble else {}
+        self.notes.say(seconds=round(self.seconds(), 3), frames=self.notes.frames, **broken)
         return self.notes.folder

@@ -88,10 +88,11 @@ class Reviewed:
 
     async def __call__(self, traj: Trajectory) -> Reward:
         "1 for what passed."
-        passed = verdict_of(traj, self.reviews, self.needed)
-        if twin := dict(self.twins).get(traj.id): passed, why = False, f'repeats {twin}'
-        else: why = 'too few reviews' if passed is None else '; '.join(o.note for o in self.reviews if o.id == traj.id and o.note)
-        return Reward(float(bool(passed)), bool(passed), 'reviews', dict(why=why))
+        passed, twin = verdict_of(traj, self.reviews, self.needed), dict(self.twins).get(traj.id)
+        notes = '; '.join(o.note for o in self.reviews if o.id == traj.id and o.note)
+        if passed is None: return Reward(0., False, 'reviews', dict(why='too few reviews'), held='waiting')
+        if not passed: return Reward(0., False, 'reviews', dict(why=notes), held='rejected')
+        return Reward(float(not twin), not twin, 'reviews', dict(why=f'repeats {twin}' if twin else notes))
 
 def reviewed(
     trajs: Iterable[Trajectory],

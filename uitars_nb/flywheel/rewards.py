@@ -22,8 +22,10 @@ class Reward:
     success: bool                             # V(s) of the flywheel: 1 goes to SFT, 0 to CT
     source: str = ''                          # who says so
     info: dict = field(default_factory=dict)  # why
+    held: str = ''                            # 'waiting' for who decides, or 'rejected': nothing may learn from the trajectory, and routing leaves it where it is
 
     def __post_init__(self):
+        if self.held and self.success: raise ValueError(f'what is {self.held} is no success')
         if not 0 <= self.outcome <= 1: raise ValueError(f'an outcome lies in [0, 1], not {self.outcome}')
         object.__setattr__(self, 'outcome', float(self.outcome))   # True, or a number of numpy's
         object.__setattr__(self, 'success', bool(self.success))

@@ -55,7 +55,7 @@ async def route(
     cycle: int = 0,
     at_once: int = 8,       # trajectories that are judged at the same time
 ) -> Counter:
-    """How many went to 'ct' and 'sft', were 'known' already or 'broken' by their environment. Raises `ValueError`, with nothing routed, where one is not of the training split; `RuntimeError` where the
+    """How many went to 'ct' and 'sft', were 'known' already or 'broken' by their environment, and were held back, as 'waiting' or 'rejected'. Raises `ValueError`, with nothing routed, where one is not of the training split; `RuntimeError` where the
     source fails, and what it could judge until then is routed."""
     index, into = stored_of_split(store.index()), pools(path, cycle)
     known = {id for pool in into for id in pool.index().id}
@@ -66,6 +66,7 @@ async def route(
             said = await asyncio.gather(*(reward_of(value, o) for o in group), return_exceptions=True)
             for traj, o in zip(group, said):
                 if isinstance(o, BaseException): continue
+                if held := getattr(o, 'held', ''): done[held] += 1; continue
                 (ct, sft)[bool(o.success)].append(labelled(traj, o, cycle))
                 done[POOLS[bool(o.success)]] += 1
             if failed := [o for o in said if isinstance(o, BaseException)]: raise failed[0]

@@ -7,7 +7,7 @@ __all__ = ['GRACE', 'ActionError', 'EnvironmentFailure', 'Session', 'limited', '
            'Sync']
 
 # %% ../../nbs/10_sandbox/00_base.ipynb #4aa67eaa
-import asyncio, threading
+import asyncio, os, threading
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -106,6 +106,12 @@ def _shared():
     global _background
     if _background is None: _background = Background()
     return _background
+
+def _forget():
+    global _background
+    _background = None
+
+os.register_at_fork(after_in_child=_forget)   # a forked process has the loop, but not the thread that runs it
 
 # %% ../../nbs/10_sandbox/00_base.ipynb #1396d57a
 class Sync:
