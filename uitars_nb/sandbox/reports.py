@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['REPORTS', 'LEAVE', 'javascriptDialogOpening', 'javascriptDialogClosed', 'fileChooserOpened', 'dragIntercepted',
-           'exceptionThrown', 'consoleAPICalled', 'entryAdded', 'downloadWillBegin', 'downloadProgress',
-           'frameNavigated', 'refuse']
+           'bindingCalled', 'exceptionThrown', 'consoleAPICalled', 'entryAdded', 'downloadWillBegin',
+           'downloadProgress', 'frameNavigated', 'refuse']
 
 # %% ../../nbs/10_sandbox/17_reports.ipynb #acfd72a5
 from collections.abc import Callable
 
 from ..core.types import EventKind
 from .dialogs import Dialog
+from .pickers import TOLD_BY_PAGE
 
 # %% ../../nbs/10_sandbox/17_reports.ipynb #7f72af9b
 REPORTS: dict[str, Callable] = {}  # name of CDP's event -> what it does: (session, page, params)
@@ -47,6 +48,11 @@ def dragIntercepted(session, page, params):
     "A drag of HTML's own kind has begun."
     session.dragged = params['data']
     page.cdp.send('Input.dispatchDragEvent', dict(type='dragEnter', x=session.hands.x, y=session.hands.y, data=session.dragged))
+
+@_reports
+def bindingCalled(session, page, params):
+    "The script of `sandbox.pickers` tells that the page prints."
+    if params['name'] == TOLD_BY_PAGE: session.note(EventKind.DIALOG, 'the page asked to print: there is no printer here', type='print')
 
 # %% ../../nbs/10_sandbox/17_reports.ipynb #4c342905
 @_reports

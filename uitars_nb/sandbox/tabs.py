@@ -13,6 +13,7 @@ from .cdp import CdpError, CdpSession, Disconnected
 from .chromium import Chromium
 from .clock import DRAW
 from .dialogs import Dialog
+from .pickers import TOLD_BY_PAGE, script
 
 # %% ../../nbs/10_sandbox/13_tabs.ipynb #18587c76
 STYLE = '''select:not([multiple]):not([size]), select:not([multiple]):not([size])::picker(select) { appearance: base-select }
@@ -36,12 +37,14 @@ def preparations(
     yield 'Emulation.setDeviceMetricsOverride', metrics | corner
     yield 'Page.setInterceptFileChooserDialog', dict(enabled=True)
     yield 'Page.addScriptToEvaluateOnNewDocument', dict(source=PREPARE + (ASK if on_demand else ''), worldName='uitars', runImmediately=True)
+    yield 'Runtime.addBinding', dict(name=TOLD_BY_PAGE)
+    yield 'Page.addScriptToEvaluateOnNewDocument', dict(source=script(screen), runImmediately=True)
     yield 'Input.setInterceptDrags', dict(enabled=True)
     if on_demand: yield 'Runtime.addBinding', dict(name=DRAW)
 
 # %% ../../nbs/10_sandbox/13_tabs.ipynb #cacd7913
 TOLD = ('Page.javascriptDialogOpening', 'Page.javascriptDialogClosed', 'Page.fileChooserOpened', 'Page.frameNavigated', 'Runtime.exceptionThrown',
-    'Runtime.consoleAPICalled', 'Browser.downloadWillBegin', 'Browser.downloadProgress', 'Input.dragIntercepted', 'Log.entryAdded')
+    'Runtime.consoleAPICalled', 'Browser.downloadWillBegin', 'Browser.downloadProgress', 'Input.dragIntercepted', 'Log.entryAdded', 'Runtime.bindingCalled')
 VISIBLE = frozenset(('Image', 'Font', 'Stylesheet'))  # the kinds of request that change how a page looks when they are answered
 
 class Page:
