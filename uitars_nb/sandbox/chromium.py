@@ -135,7 +135,7 @@ class Chromium:
     "One running browser process."
     def __init__(self, process, folder, connection, said, on_demand=False):
         self.process, self.folder, self.connection, self.said, self.on_demand = process, folder, connection, said, on_demand
-        self.turn = asyncio.Lock()  # to draw
+        self.turn, self.drawing = asyncio.Lock(), None  # to draw; the tab that is being drawn
         self.contexts = {}  # browser context -> what to call with a new target in it
         self.root.on('Target.attachedToTarget', self._attached)
 
@@ -158,9 +158,14 @@ class Chromium:
     async def draw(self, cdp: CdpSession, **frame) -> dict:
         "One frame of a tab; `screenshot` in `frame` asks for its picture. Raises `CdpError` where there is nothing to draw."
         await self.turn.acquire()
+        self.drawing = cdp
         answer = cdp.send('HeadlessExperimental.beginFrame', frame)
-        answer.add_done_callback(lambda _: self.turn.release())
+        answer.add_done_callback(lambda _: self._drawn())
         return await asyncio.shield(answer)
+
+    def _drawn(self):
+        self.drawing = None
+        self.turn.release()
 
     def processes(self) -> list[psutil.Process]:
         "The guard and all of its descendants."

@@ -124,7 +124,7 @@ const mark = () => {
 const close = () => { me.open?.host.remove(); me.open = null }
 '''
 
-# %% ../../nbs/10_sandbox/11_pickers.ipynb #6526b5af
+# %% ../../nbs/10_sandbox/11_pickers.ipynb #741367de
 USING = r'''
 const EATEN = ['pointerdown', 'pointerup', 'mousedown', 'mouseup', 'click', 'dblclick', 'auxclick', 'contextmenu', 'mousemove', 'pointermove', 'wheel']
 let ate = false
@@ -135,7 +135,8 @@ const eat = e => {
   if (!(ate || me.open && inside(me.open.host, e))) return
   e.stopImmediatePropagation()
   if (['mousedown', 'click', 'contextmenu'].includes(e.type)) e.preventDefault()
-  if (e.type === 'mouseup' && me.open) { const hit = me.open.drawn.find(([div]) => inside(div, e)); ate = true; if (hit) take(hit[1]) }
+  if (e.type === 'mousedown' && me.open) me.open.pressed = true
+  if (e.type === 'mouseup' && me.open?.pressed) { const hit = me.open.drawn.find(([div]) => inside(div, e)); ate = true; if (hit) take(hit[1]) }
 }
 const leave = (e, here) => {   // a press beside the picker; true where it was on the picker's own control
   const o = me.open
