@@ -138,7 +138,7 @@ def _result(self, work, page):
 @_patch(BrowserSession)
 def _give_up(self, page):
     self.used_up = True
-    page.cdp.send('Runtime.terminateExecution')
+    page.end_script()
     raise PageFailure(StopReason.ENV_TIMEOUT, f'{short(page.url)} gave no answer in {self.config.timeout} s')
 
 # %% ../../nbs/10_sandbox/19_browser.ipynb #8d0b52e4
@@ -154,10 +154,9 @@ async def _mending(self, work):
 
 @_patch(BrowserSession)
 async def _mend(self, replace=False):
-    "Stop the active page's loading; where it gives no answer, or where `replace` asks for it, put a blank tab in its place."
+    "Put a blank tab in place of the active one where that gives no answer, or where `replace` asks for it."
     page, self.used_up = self.active, True
     if not replace and page and not page.crashed and not page.gone:
-        page.cdp.send('Page.stopLoading')
         done, _ = await asyncio.wait({page.cdp.send('Runtime.evaluate', dict(expression='0'))}, timeout=1)
         if done and not page.gone: return
     try: await asyncio.wait_for(self.new_tab(), RESET_TIMEOUT)
@@ -379,6 +378,7 @@ async def _look(self):
         if page is self.active and seen and (page.idle.is_set() or page.blocked.done()): return page
         if not seen: await asyncio.sleep(.01 * attempt)
         if asyncio.get_running_loop().time() > end: break
+    page.cdp.send('Page.stopLoading')
     raise PageFailure(StopReason.ENV_TIMEOUT, f'{short(page.url)} never stood still for a screenshot')
 
 @_patch(BrowserSession)

@@ -59,6 +59,7 @@ class Page:
     ):
         self.browser, self.cdp, self.id, self.url, self.title = browser, cdp, info['targetId'], info['url'], info['title']
         self.tell, self.dialog = tell, None  # the dialog is one of `sandbox.dialogs`
+        self.ending = None                 # order to end a script
         self.node = None                   # input element of an open file chooser
         self.crashed = self.gone = False
         self.loads, self.drawn = 0, -1     # load events so far; at the time of the last frame
@@ -134,9 +135,13 @@ class Page:
             if frame.done(): return
             self.tell(self, 'bindingCalled', dict(name=TOLD_BY_PAGE, payload='popup'))
             for type in ('rawKeyDown', 'keyUp'): self.cdp.send('Input.dispatchKeyEvent', dict(type=type) | ESCAPE)
-        else: self.cdp.send('Runtime.terminateExecution')
+        else: self.end_script()
         await asyncio.wait({frame}, timeout=HELD / 4)
         if not frame.done(): self.browser.root.send('Target.closeTarget', dict(targetId=self.id))
+
+    def end_script(self) -> None:
+        "End the script that runs now; Chromium answers once it has, and a second order before that would end the next script."
+        if self.ending is None or self.ending.done(): self.ending = self.cdp.send('Runtime.terminateExecution')
 
     async def rests(self, frame: asyncio.Future) -> bool:
         "True where the page answers while `frame` does not, or the frame is done."
