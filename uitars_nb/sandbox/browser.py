@@ -27,7 +27,7 @@ from .clock import Clock, ClockConfig
 from .downloads import Downloads
 from .input import Hands
 from .looking import draw_first, shoot
-from .reports import REPORTS
+from .reports import REPORTS, EventLog
 from .tabs import Page, preparations
 
 # %% ../../nbs/10_sandbox/19_browser.ipynb #c8cd708b
@@ -62,7 +62,7 @@ class BrowserSession:
         self._blank()
 
     def _blank(self):
-        self.pages, self.active, self.events, self.hands, self.clipboard = [], None, [], Hands(), ''
+        self.pages, self.active, self.events, self.hands, self.clipboard = [], None, EventLog(), Hands(), ''
         self.dragged = None      # what a drag of HTML's own kind carries
         self.clock.reset()
         self.addresses = Addresses(self.config.allow, self.config.folders, self.config.proxied)
@@ -241,7 +241,7 @@ async def _replace_tabs(self):
     for page in old: self.browser.root.send('Target.closeTarget', dict(targetId=page.id))
     await asyncio.wait([page.blocked for page in old])
     await self.page.cdp.send('Storage.clearDataForOrigin', dict(origin='file://', storageTypes='all'))
-    self.events, self.fresh = [], True
+    self.events, self.fresh = EventLog(), True
 
 @_patch(BrowserSession)
 async def _renew(self, hosts=()):
@@ -253,7 +253,7 @@ async def _renew(self, hosts=()):
     self.context = (await self.browser.root.send('Target.createBrowserContext', dict(disposeOnDetach=True) | proxy))['browserContextId']
     self.browser.contexts[self.context] = self._welcome
     await self.new_tab()
-    self.events, self.fresh = [], not hosts
+    self.events, self.fresh = EventLog(), not hosts
 
 @_patch(BrowserSession)
 def _discard(self):
@@ -337,7 +337,7 @@ async def _rewind(self):
     page, self.hands, self.stale, self.driven = self.page, Hands(), False, False
     away = page.cdp.send('Input.dispatchMouseEvent', dict(type='mouseMoved', x=-10, y=-10, button='none'))
     await self.answers(away, self.clock.rewind(page.cdp), page.cdp.send('Runtime.evaluate', dict(expression=REWIND)), page=page)
-    self.events, page.drawn = [], -1
+    self.events, page.drawn = EventLog(), -1
 
 # %% ../../nbs/10_sandbox/19_browser.ipynb #ac009892
 @_patch(BrowserSession)
@@ -365,7 +365,7 @@ async def observe(self) -> Observation:
     await self._own()
     page = await self._mending(self._look)
     screen = dialogs.draw(page.dialog, self.screen) if page.dialog else self.screen
-    events, self.events = tuple(self.events), []
+    events, self.events = self.events.told(), EventLog()
     return Observation(screen, page.url, page.title, tuple(Tab(p.title, p.url, p is page) for p in self.pages), self.clock.now_ms, events)
 
 @_patch(BrowserSession)
