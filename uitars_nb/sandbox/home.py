@@ -37,11 +37,13 @@ class Home:
     def __init__(self, jail: Jail, downloads: Downloads):
         self.jail, self.downloads, self.uploads = jail, downloads, downloads.uploads
         self.stage = Path(tempfile.mkdtemp(prefix='uploads-'))   # copies of the home's files
+        self.left_out, self.told = set(), set()  # names that found no room in the last copies; that the agent has been told of
         self.seen, self.staged = {}, {}   # name -> facts of the file in Downloads, in the home, that the browser's side has
 
     async def deliver(self) -> list[str]:
         "Copy new downloads into the home; what could not be, in words."
-        failed = []
+        failed = [f'{name} cannot be uploaded: a page may be given at most {FILES} files of a folder, {ROOM >> 20} MiB in all' for name in sorted(self.left_out - self.told)[:5]]
+        self.told |= self.left_out
         for path in sorted(Path(self.downloads.folder).iterdir()):
             if path.name in self.seen or path.stem in self.downloads.names: continue
             try: await self._put(path)
@@ -56,7 +58,7 @@ class Home:
 
     async def mirror(self) -> None:
         "Let the browser's file chooser offer the files as they are in the home now."
-        folder = Path(self.downloads.folder)
+        folder, self.left_out = Path(self.downloads.folder), set()
         self.seen = await self._copies(DOWNLOADS, folder, self.seen)
         self.staged = await self._copies(HOME, self.stage, self.staged)
         self.downloads.uploads = (*self.uploads, *(str(self.stage/o) for o in self.staged))
@@ -65,7 +67,9 @@ class Home:
         "Bring copies up to date; name -> facts of what is there now."
         try: there = await self.jail.listing(source)
         except OSError: there = {}
-        now = {name: _facts(i) for name, i in fitting(there).items()}
+        fit = fitting(there)
+        now = {name: _facts(i) for name, i in fit.items()}
+        self.left_out |= {n for n, i in there.items() if n[0] != '.' and stat.S_ISREG(i.st_mode) and i.st_size <= MOST and n not in fit}
         for name in known.keys() - now.keys(): (target/name).unlink(missing_ok=True)
         for name in [o for o in now if known.get(o) != now[o]]:
             try: (target/name).write_bytes(await self.jail.read(f'{source}/{name}', MOST))
