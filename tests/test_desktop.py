@@ -19,6 +19,7 @@ from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
 from uitars_nb.sandbox.desktop import FONTS, SOCKETS, DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
 from uitars_nb.sandbox.jail import Jail
+from uitars_nb.sandbox.keysyms import keysym
 from uitars_nb.sandbox.recording import find_ffmpeg
 from uitars_nb.sandbox.remote import Looking
 from uitars_nb.sandbox.tools import ToolSession
@@ -138,6 +139,77 @@ async def test_any_text_reaches_the_editor_and_the_disk(desk):
     await until(lambda: note.exists() and note.read_text().endswith('\n'))
     await desk.observe()
     assert note.read_text() == TEXT + many
+
+
+SCRIPTS = ('e\u0301 ŵ ẞ ﬁ ½ № שלום مرحبا ไทย हिन्दी 한국어 𠮷 😀👍🏽👨\u200d👩\u200d👧 🇩🇪 ❤\ufe0f ' + 'a漢B字' * 30
+           + ''.join(map(chr, range(0x4e00, 0x4e00 + 300))))  # more characters than keys, so keys are lent again
+
+
+async def test_every_script_reaches_the_editor(desk):
+    await desk.launch('editor', 'note.txt')
+    await desk.observe()
+    await do(desk, 'type', content=SCRIPTS)
+    await do(desk, 'hotkey', key='ctrl s')
+    note = desk.place.home/'note.txt'
+    await until(lambda: note.exists() and len(note.read_text()) >= len(SCRIPTS))
+    assert note.read_text().rstrip('\n') == SCRIPTS
+
+
+async def test_gestures_after_a_text_are_heard(desk):
+    "A text of characters without keys changes the keyboard mapping, at which the window manager lets go of all keys and buttons for a moment."
+    texts = iter([''.join(map(chr, range(start, start + 40))) for start in range(0x4e00, 0x9000, 40)])
+    async def box(): return (await desk.windows())[0].box
+    for attempt in range(3):
+        first = (await desk.launch('editor')).box
+        await desk.observe()
+        async def moved(): return (await box())[:2] != first[:2]
+        async def grown(): return (await box())[2:] != first[2:]
+        async def asked(): return not await _count(desk, 1)   # whether to save
+        for deed, seen in (('drag', moved), ('left_double', grown), ('hotkey', asked)):
+            await act(desk, 'type', content=next(texts))
+            left, top, width, _ = await box()
+            x, y = round((left + width / 2) / .64), round((top - 8) / .48)
+            await act(desk, deed, **dict(drag=dict(start_point=(x, y), end_point=(x + 40, y + 60)), left_double=dict(point=(x, y)), hotkey=dict(key='alt f4'))[deed])
+            await until(seen, 10)
+        await desk.reset()
+
+
+ASCII = [chr(c) for c in range(33, 127)]
+UPPER = dict(zip("`1234567890-=[]\\;',./", '~!@#$%^&*()_+{}|:"<>?')) | {c: c.upper() for c in 'abcdefghijklmnopqrstuvwxyz'}
+MASKS = dict(shift=1, ctrl=4, alt=8)
+KEYSYMS = dict(enter=0xff0d, tab=0xff09, space=0x20, backspace=0xff08, escape=0xff1b, delete=0xffff, insert=0xff63, pageup=0xff55, pagedown=0xff56, end=0xff57, home=0xff50,
+               arrowleft=0xff51, arrowup=0xff52, arrowright=0xff53, arrowdown=0xff54, contextmenu=0xff67, ctrl=0xffe3, shift=0xffe1, alt=0xffe9, meta=0xffeb) | {f'f{i}': 0xffbd + i for i in range(1, 13)}
+
+
+@pytest.mark.parametrize('modifiers', ['', 'shift', 'ctrl', 'alt', 'ctrl shift'])
+async def test_every_character_arrives_as_it_was_asked_for(desk, recorder, modifiers):
+    "With shift a key gives its upper character, and one that needs shift anyway gives itself."
+    held, others = modifiers.split(), {KEYSYMS[o] for o in MASKS}
+    characters = [*ASCII, *'¡£§«µ¿Éßéÿ€漢']
+    for c in characters: await act(desk, 'hotkey', key=' '.join([*held, c]))
+    rows = [o for o in await recorder.after('keyup', len(characters) * (len(held) + 1)) if o['what'] == 'key' and o['keysym'] not in others]
+    assert [(keysym(c), o['keysym']) for c, o in zip(characters, rows, strict=True) if o['keysym'] != keysym(UPPER.get(c, c) if 'shift' in held else c)] == []
+    assert all(o['state'] & MASKS[m] for o in rows for m in held)
+
+
+async def test_every_named_key_arrives(desk, recorder):
+    for name in KEYSYMS: await act(desk, 'hotkey', key=name)
+    rows = await recorder.after('keyup', len(KEYSYMS))
+    assert [o['keysym'] for o in rows if o['what'] == 'key'] == [*KEYSYMS.values()]
+
+
+async def test_shift_that_is_held_stays_held(desk, recorder):
+    await act(desk, 'press', key='shift')
+    await act(desk, 'hotkey', key='<')
+    await act(desk, 'type', content='!?')
+    await act(desk, 'hotkey', key='ctrl shift +')
+    await recorder.after('keyup', 5)
+    await act(desk, 'click', point=(500, 500))
+    assert all(o['state'] & 1 for o in await recorder.after('up') if o['what'] in ('down', 'up'))
+    await act(desk, 'release', key='shift')
+    await recorder.after('keyup')
+    await act(desk, 'click', point=(300, 300))
+    assert not any(o['state'] & 1 for o in await recorder.after('up') if o['what'] in ('down', 'up'))
 
 
 async def test_clipboard_between_program_and_task(desk):

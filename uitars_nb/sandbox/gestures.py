@@ -49,11 +49,12 @@ class Gestures:
     def __init__(self,
         size: tuple[int, int] | None = None,                 # width, height of the screen, pixels; asked where None
         browse: Callable[[str], object] = webbrowser.open,   # opens a web address
+        own: bool = False,                                   # the display is ours alone
     ):
         self.gui, self.browse = load_pyautogui(), browse
         self.size = tuple(size or self.gui.size())
         self.display = self.gui._pyautogui_x11._display if is_x11() else None
-        self.keyboard = Keyboard(self.display) if is_x11() else None
+        self.keyboard = Keyboard(self.display, own) if is_x11() else None
         self.held, self.buttons, self.clicked = [], set(), (0., -1, -1)  # when and where the last click was
 
     def pixel(self, point: tuple[int, int]) -> tuple[int, int]:
@@ -64,6 +65,14 @@ class Gestures:
         "Push one key, as `sandbox.input` names it, or let it go."
         if self.keyboard and len(name) == 1: return self.keyboard.key(name, down)
         (self.gui.keyDown if down else self.gui.keyUp)(NAMES.get(name, name))
+
+    async def prepare(self, names: list[str]) -> None:
+        "Lend keys to those characters among `names` that have none."
+        if self.keyboard: await self.keyboard.lend(''.join(n for n in names if len(n) == 1))
+
+    async def settle(self) -> None:
+        "Wait until the window manager knows of a changed keyboard, so that it hears what is done next."
+        if self.keyboard: await self.keyboard.settle()
 
 # %% ../../nbs/10_sandbox/52_gestures.ipynb #1dd62f86
 MEANS: dict[str, Callable] = {}  # action -> what it means
@@ -147,6 +156,7 @@ async def scroll(hands, direction, point=(500, 500)):
 async def press(hands, key):
     "Push a key down and hold it."
     name = key_name(key)
+    await hands.prepare([name])
     if name not in hands.held: hands.held.append(name)
     hands.key(name, True)
 
@@ -162,6 +172,7 @@ async def release(hands, key):
 async def hotkey(hands, key):
     "Push keys down in order and let them go in reverse; what was held before stays held."
     names = chord(key)
+    await hands.prepare(names)
     mine = [n for n in dict.fromkeys(names) if n not in hands.held]
     for n in names: hands.key(n, True)
     for n in reversed(mine): hands.key(n, False)
@@ -206,6 +217,7 @@ async def perform(
     "Do one action of `SPACE`. Raises `ActionError`."
     if fault := validate(action, SPACE): raise ActionError(str(fault))
     await MEANS[action.name](hands, **arguments(action, SPACE))
+    await hands.settle()
 
 def let_go(
     hands: Gestures,

@@ -34,7 +34,7 @@ class Guest:
     ):
         if server: os.environ.update(server.env)
         self.server, self.keep_blank = server, keep_blank and is_x11()
-        self.screen, self.hands = Screen(), Gestures(browse=lambda url: self.browse(url))
+        self.screen, self.hands = Screen(), Gestures(browse=lambda url: self.browse(url), own=bool(server))
         self.watched, self.blank, self.recording = {}, None, None
         self.home = programs.claim(home) if home else None
         self.env = programs.environment(str(self.home or Path.home()), server.env) if server else dict(os.environ)
@@ -148,6 +148,7 @@ async def reset(self) -> None:
     self.check()
     if self.recording: self.recording.drop(); self.recording = None
     gestures.let_go(self.hands)
+    await self.hands.settle()
     if not self.keep_blank: return
     await gestures.hotkey(self.hands, 'escape')
     if self.blank is None: self.blank = await still(self.screen, .2, BLANK)
