@@ -117,13 +117,50 @@ async def test_held_button_and_keys(desk, recorder):
     assert rows == [('key', 0xffe1), ('key', 0xffe3), ('key', ord('X')), ('keyup', ord('X')), ('keyup', 0xffe3), ('keyup', 0xffe1)]
 
 
+async def seconds(session, *deeds):
+    start = time.monotonic()
+    for name, args in deeds: await act(session, name, **args)
+    return time.monotonic() - start
+
+
+def at(x, y, size=(640, 480)): return dict(point=(round((x + .5) / size[0] * 1000), round((y + .5) / size[1] * 1000)))
+
+
 async def test_two_clicks_on_one_spot_are_no_double_click(desk, recorder):
-    start = time.monotonic()
-    for _ in range(2): await act(desk, 'click', point=(500, 500))
-    assert time.monotonic() - start > .5
-    start = time.monotonic()
-    for x in (100, 300, 500, 700): await act(desk, 'click', point=(x, 200))
-    assert time.monotonic() - start < 3, 'clicks elsewhere do not wait'
+    assert await seconds(desk, *[('click', at(320, 240))] * 2) > .5
+    assert await seconds(desk, ('click', at(100, 100)), ('click', at(104, 97))) > .5, 'nearly one spot'
+    wait = 10 * .5
+    assert await seconds(desk, *[('click', at(100 + 6 * i, 50)) for i in range(10)]) < wait, 'a click beside the last one does not wait'
+    assert await seconds(desk, *[('click', at(50, 300)), ('right_single', at(50, 300))] * 5) < wait, 'nor one with another button'
+
+
+async def test_a_click_in_another_window_does_not_wait(desk, recorder):
+    "The window that the first click brings up lies under the pointer."
+    await act(desk, 'click', point=(500, 500))
+    other = await Recorder(desk, recorder.path.with_name('other')).start()
+    recorder.seen = len(recorder.rows())
+    for _ in range(5):
+        assert await seconds(desk, ('click', dict(point=(500, 500)))) < 5
+        await other.after('up')
+    assert not any(o['what'] == 'down' for o in recorder.rows()[recorder.seen:])
+
+
+@pytest.mark.parametrize('apart', [0, 3, 6, 60])
+async def test_programs_take_quick_clicks_for_single_ones(desk, apart):
+    "A double click would select the word, and what is typed would replace it, or maximise the window by its title."
+    window = await desk.launch('editor', 'note.txt')
+    await desk.observe()
+    await do(desk, 'type', content='onelongword')
+    left, top, width, height = window.box
+    for x in (30, 30 + apart): await act(desk, 'click', **at(left + x, top + 65))
+    await do(desk, 'type', content='!')
+    await do(desk, 'hotkey', key='ctrl s')
+    note = desk.place.home/'note.txt'
+    await until(lambda: note.exists() and '!' in note.read_text())
+    assert note.read_text().strip().replace('!', '') == 'onelongword'
+    for x in (width // 2, width // 2 + apart): await act(desk, 'click', **at(left + x, top - 8))
+    await desk.observe()
+    assert (await desk.windows())[0].box == window.box
 
 
 TEXT = 'The <quick> "brown" fox: {jumps} over | ~/the\\lazy & dog; 1+1=2 @#$%^*()_?!`\tné Grüße ß ñ €5 “quoted” – 漢字かな Привет 😀 𝔘\n'
