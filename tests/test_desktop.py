@@ -23,6 +23,7 @@ from uitars_nb.sandbox.keysyms import keysym
 from uitars_nb.sandbox.recording import find_ffmpeg
 from uitars_nb.sandbox.remote import Looking
 from uitars_nb.sandbox.tools import ToolSession
+from uitars_nb.sandbox.xserver import MEMORY
 
 missing = [o for o in ('Xvfb', 'openbox', 'tint2', 'xclip', 'mousepad', 'xterm', 'pcmanfm') if not shutil.which(o)]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
@@ -594,7 +595,51 @@ async def test_the_browser_opens_a_page_in_the_jail(jailed):
     await until(shown, 60)
 
 
+@needs_jail
+async def test_a_display_that_ends_between_actions_is_named_at_once(jailed):
+    "Window manager and panel end with it; they are not started again in vain."
+    session, _ = jailed
+    server = next(p for p in psutil.Process(session.process.pid).children() if p.name() == 'Xvfb')
+    server.kill()
+    await until(lambda: not lives(server))
+    await asyncio.sleep(1)
+    for call in (session.observe, lambda: act(session, 'click', point=(500, 500)), session.reset):
+        start = time.monotonic()
+        with pytest.raises(EnvironmentFailure, match='the display has ended') as e: await call()
+        assert e.value.reason is StopReason.ENV_CRASH and time.monotonic() - start < 5
+
+
 # --- agents that behave badly
+
+PIXMAPS = """
+import sys
+from Xlib.display import Display
+display, refused = Display(), []
+display.set_error_handler(lambda error, request: refused.append(type(error).__name__))
+for i in range(250):   # 4 GB
+    pixmap = display.screen().root.create_pixmap(2000, 2000, display.screen().root_depth)
+    pixmap.fill_rectangle(pixmap.create_gc(foreground=i), 0, 0, 2000, 2000)
+    display.sync()
+    if refused: break
+print(refused[0] if refused else 'all taken', flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_the_display_has_a_limit_and_no_rights_of_root(desk):
+    server = next(p for p in psutil.Process(desk.process.pid).children() if p.name() == 'Xvfb')
+    assert os.geteuid() != 0 or 0 not in server.uids()
+    env = os.environ | desk.place.env
+    hog = await asyncio.create_subprocess_exec(sys.executable, '-c', PIXMAPS, stdin=-1, stdout=-1, env=env | dict(HOME=os.environ['HOME']))
+    assert await asyncio.wait_for(hog.stdout.readline(), 60) == b'BadAlloc\n'
+    assert server.memory_info().rss < 1.1 * MEMORY
+    assert (await desk.observe()).screenshot.any(), 'the hog is refused, the display goes on'
+    hog.stdin.close()
+    await hog.wait()
+    await until(lambda: server.memory_info().rss < .3 * MEMORY)
+    await desk.launch('terminal')
+    await desk.reset()
+
 
 @needs_jail
 @pytest.mark.parametrize('deed', ['kill -9 -1', 'pkill -9 tint2', 'rm -f /tmp/.Xauthority; kill -9 -1', 'rm -rf ~/.config; touch ~/.config; kill -9 -1',

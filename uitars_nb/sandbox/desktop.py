@@ -140,9 +140,10 @@ class InJail:
             if process.ended.done(): raise EnvironmentFailure(StopReason.ENV_CRASH, f'{name} died')
 
     async def mend(self) -> None:
-        "Start furniture again that has ended. Raises `EnvironmentFailure` where the jail has ended, or it does not start."
+        "Start furniture again that has ended. Raises `EnvironmentFailure` where jail or display have ended, or it does not start."
         if not self.jail.alive or not any(p.ended.done() for p, _ in self.watched): return self.check()
         for attempt in range(3):
+            await self.session.ask('GET', '/ready')   # raises where the display has ended, with which furniture ends, too
             try: return await self._mend(attempt)
             except (ActionError, EnvironmentFailure, OSError) as e: trouble = e
         raise EnvironmentFailure(StopReason.ENV_CRASH, f'the furniture does not stand: {trouble}') from trouble

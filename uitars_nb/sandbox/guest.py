@@ -47,7 +47,7 @@ class Guest:
 
     def check(self) -> None:
         "Raises `EnvironmentFailure` where the display or a watched program has died."
-        if self.server and not self.server.alive: raise EnvironmentFailure(StopReason.ENV_CRASH, 'the X server died')
+        if self.server and not self.server.alive: raise EnvironmentFailure(StopReason.ENV_CRASH, 'the display has ended: its X server died')
         for process, name in self.watched.items():
             if process.poll() is not None: raise EnvironmentFailure(StopReason.ENV_CRASH, f'{name} died')
 
@@ -115,7 +115,8 @@ def sweep(self) -> int:
 
 @_patch(Guest)
 def ready(self) -> dict:
-    "Whether the furniture of an X desktop stands."
+    "Whether the furniture of an X desktop stands. Raises `EnvironmentFailure` where the display has ended."
+    self.check()
     display = self.hands.display
     return dict(manager=xwindows.managed(display), panel=any(w.program.lower() == 'tint2' and xwindows.shown(display, w) for w in xwindows.windows(display)))
 
@@ -173,13 +174,16 @@ def _guard(token):
             raise HTTPException(401, 'this guest asks for its token: Authorization: Bearer TOKEN', {'WWW-Authenticate': 'Bearer'})
     return check
 
-def _failures(app):
+def _failures(app, guest):
     @app.exception_handler(ActionError)
     async def refused(request, e): return JSONResponse(dict(detail=str(e)), 422)
     @app.exception_handler(EnvironmentFailure)
     async def failed(request, e): return JSONResponse(dict(detail=str(e), reason=e.reason.value), 503)
     @app.exception_handler(Exception)
-    async def broken(request, e): return JSONResponse(dict(detail=f'{type(e).__name__}: {e}', reason=StopReason.ENV_CRASH.value), 503)
+    async def broken(request, e):
+        try: guest.check()   # where the display has ended, that is the failure, and not what it led to
+        except EnvironmentFailure as cause: return await failed(request, cause)
+        return JSONResponse(dict(detail=f'{type(e).__name__}: {e}', reason=StopReason.ENV_CRASH.value), 503)
 
 def _screen_routes(app, guest):
     @app.get('/')
@@ -242,7 +246,7 @@ def make_app(
     "The guest as a web service. Raises `ValueError` for an empty token."
     if not token: raise ValueError('a guest needs a token: without one, anybody who reaches its port could act on this screen')
     app = FastAPI(title='uitars_nb guest', openapi_url=None, dependencies=[Depends(_guard(token))])
-    _failures(app)
+    _failures(app, guest)
     for routes in (_screen_routes, _program_routes, _recording_routes): routes(app, guest)
     return app
 
