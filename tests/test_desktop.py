@@ -641,6 +641,42 @@ async def test_the_display_has_a_limit_and_no_rights_of_root(desk):
     await desk.reset()
 
 
+PROPERTIES = """
+import ctypes, os
+from ctypes import byref, c_char_p, c_int, c_ulong, c_void_p
+x, refused = ctypes.CDLL('libX11.so.6'), []
+x.XOpenDisplay.restype, x.XInternAtom.restype, x.XDefaultRootWindow.restype = c_void_p, c_ulong, c_ulong
+x.XSetErrorHandler(handler := ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)(lambda display, error: refused.append(error) or 0))
+while len(refused) < 100:   # on the root window, where they outlive their program; to the last byte, and by ever more programs
+    display = c_void_p(x.XOpenDisplay(None))
+    if not display: break
+    root = c_ulong(x.XDefaultRootWindow(display))
+    for size in (200_000, 20_000, 2_000, 200, 20, 4):
+        before = len(refused)
+        while len(refused) == before:
+            for k in range(50): x.XChangeProperty(display, root, c_ulong(x.XInternAtom(display, os.urandom(6).hex().encode(), 0)), c_ulong(31), 8, 0, c_char_p(bytes(size)), size)
+            x.XSync(display, 0)
+"""
+
+
+@needs_jail
+async def test_who_fills_the_memory_of_the_display_gains_nothing(jailed):
+    session, jail = jailed
+    await session.reset()
+    blank = (await session.observe()).screenshot
+    await jail.write('note.txt', b'kept')
+    server = lambda: next(p for p in psutil.Process(session.process.pid).children() if p.name() == 'Xvfb')
+    first = server()
+    hog = await jail.spawn([sys.executable, '-c', PROPERTIES], session.place.env)
+    await hog.wait(120)
+    for _ in range(3): await session.observe()
+    assert 'note.txt' in await jail.listing(), 'the episode goes on'
+    await session.reset()
+    assert not lives(first) and server().memory_info().rss < .3 * MEMORY, 'nothing of it is left'
+    assert np.array_equal((await session.observe()).screenshot, blank)
+    await session.launch('terminal')
+
+
 @needs_jail
 @pytest.mark.parametrize('deed', ['kill -9 -1', 'pkill -9 tint2', 'rm -f /tmp/.Xauthority; kill -9 -1', 'rm -rf ~/.config; touch ~/.config; kill -9 -1',
                                   'chmod -R 000 ~/.config; mkdir /tmp/x; mv /tmp/.Xauthority /tmp/x; ln -s x /tmp/.Xauthority; kill -9 -1', 'ln -sfn /tmp ~/.config/tint2; echo x > ~/.config/openbox/rc.xml; kill -9 -1',

@@ -53,10 +53,15 @@ class Gestures:
         browse: Callable[[str], object] = webbrowser.open,   # opens a web address
         own: bool = False,                                   # the display is ours alone
     ):
-        self.gui, self.browse = load_pyautogui(), browse
+        self.gui, self.browse, self.own = load_pyautogui(), browse, own
         self.size = tuple(size or self.gui.size())
+        self.connect()
+
+    def connect(self, display=None) -> None:
+        "Use a display, an Xlib `Display`; the one of the environment where None."
+        if display: self.gui._pyautogui_x11._display = display
         self.display = self.gui._pyautogui_x11._display if is_x11() else None
-        self.keyboard = Keyboard(self.display, own) if is_x11() else None
+        self.keyboard = Keyboard(self.display, self.own) if is_x11() else None
         self.held, self.buttons, self.clicked = [], set(), None  # the last click, a `Click`
 
     def pixel(self, point: tuple[int, int]) -> tuple[int, int]:

@@ -80,21 +80,28 @@ class XServer:
         folder: str | None = None,            # where its authority file goes; one that only we can read
         timeout: float = 20,                  # seconds until it must be up
     ):
-        self.size, self.file, cookie = size, Path(folder)/'Xauthority', secrets.token_bytes(16)
-        self.file.write_bytes(authority(cookie))
-        self.file.chmod(0o600)
+        self.size, self.file, self.timeout, self.number, self.peak = size, Path(folder)/'Xauthority', timeout, '', 0
+        self.cookie = secrets.token_bytes(16)
+        self.file.touch(0o600)
+        self.restart()
+
+    def restart(self) -> None:
+        "Start the server, anew where it has run. Raises `EnvironmentFailure`."
+        if self.number: self.close()
+        self.file.write_bytes(authority(self.cookie, self.number))
         with open(self.file, 'rb') as key:
             try: self.process, answer = self._spawn(key, _unprivileged())
             except (OSError, subprocess.SubprocessError): self.process, answer = self._spawn(key, {})   # a container without that user
-            self.number = self._read(answer, timeout)
-        self.file.write_bytes(authority(cookie, self.number))
+            self.number, self.peak = self._read(answer, self.timeout), 0
+        self.file.write_bytes(authority(self.cookie, self.number))
 
     def _spawn(self, key, user):
         if user: os.chown(self.file, SERVANT, SERVANT)
         answer, ours = os.pipe()
         w, h = self.size
-        screen = ['-screen', '0', f'{w}x{h}x24', '-dpi', '96', '-nolisten', 'tcp', '-noreset', '-auth', f'/proc/self/fd/{key.fileno()}']
-        try: return spawn(['Xvfb', '-displayfd', str(ours), *screen], memory=MEMORY, pass_fds=[ours, key.fileno()], **user), answer
+        argv = ['Xvfb', *[f':{self.number}'] * bool(self.number), '-displayfd', str(ours), '-auth', f'/proc/self/fd/{key.fileno()}', '-dpi', '96', '-nolisten', 'tcp', '-noreset']
+        argv += ['-screen', '0', f'{w}x{h}x24']
+        try: return spawn(argv, memory=MEMORY, pass_fds=[ours, key.fileno()], **user), answer
         except BaseException: os.close(answer); raise
         finally: os.close(ours)
 
@@ -113,10 +120,21 @@ class XServer:
     @property
     def alive(self) -> bool:
         "False as soon as the server has died."
-        return self.process.poll() is None
+        if self.process.returncode is not None: return False
+        try: pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+        except ChildProcessError: return self.process.poll() is None   # somebody else has waited for it
+        if pid: self.process.returncode, self.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss << 10
+        return not pid
+
+    @property
+    def full(self) -> bool:
+        "True where programs have filled a quarter of its memory; of a server that died, where they had."
+        if self.alive: self.peak = int(Path(f'/proc/{self.process.pid}/statm').read_text().split()[1]) * os.sysconf('SC_PAGE_SIZE')
+        return self.peak > MEMORY // 4
 
     def close(self) -> None:
         "End the server; one that does not go of itself is killed."
+        if not self.alive: return
         self.process.terminate()
         try: self.process.wait(5)
         except subprocess.TimeoutExpired: self.process.kill()
