@@ -50,7 +50,7 @@ class Guest:
         "Raises `EnvironmentFailure` where the display or a watched program has died."
         if self.server and not self.server.alive:
             reason, why = (StopReason.ENV_RESOURCE, 'of its full memory') if self.server.full else (StopReason.ENV_CRASH, f'with {self.server.process.returncode}')
-            raise EnvironmentFailure(reason, f'the display has ended: its X server died {why} ({self.server.peak >> 20} MB)')
+            raise EnvironmentFailure(reason, f'the display has ended: its X server died {why}')
         for process, name in self.watched.items():
             if process.poll() is not None: raise EnvironmentFailure(StopReason.ENV_CRASH, f'{name} died')
 
