@@ -53,6 +53,51 @@ def apk(path, package='org.example.maps', label='Maps'):
     return path
 
 
+# -- several displays
+
+WARNING = b"""[Warning] Multiple displays were found, but no display id was specified! Defaulting to the first display found, however this default is not guaranteed to be consistent across captures. A display id should be specified.
+A display ID can be specified with the [-d display-id] option.
+See "dumpsys SurfaceFlinger --display-id" for valid display IDs.
+"""
+
+
+@pytest.mark.parametrize('pixel_format', [1, 43])   # the second is read as a PNG
+@pytest.mark.parametrize('end', [b'', b'\n'])
+async def test_a_warning_before_the_pixels_is_read_past(session, phone, pixel_format, end):
+    plain = (await session.observe()).screenshot
+    phone.warning, phone.pixel_format = WARNING + end, pixel_format
+    assert np.array_equal((await session.observe()).screenshot, plain)
+
+
+async def test_words_without_pixels_are_told(session, phone, monkeypatch):
+    phone.warning, phone.header = b'Error: the display is off\n', 0
+    monkeypatch.setattr('tests.adb_device.commands.picture', lambda *_: b'')
+    with pytest.raises(EnvironmentFailure, match='the display is off'): await session.observe()
+
+
+async def test_another_display_is_seen_and_touched(phone, server):
+    second = np.full((300, 500, 3), (10, 120, 200), np.uint8)
+    phone.warning, phone.displays = WARNING, {'4619827259835644672': None, '4619827259835644673': second}
+    session = session_on(phone, server, display='4619827259835644673', touch=2)
+    await session.reset()
+    try:
+        assert np.array_equal((await session.observe()).screenshot, second)
+        await do(session, 'click', point=(500, 500))
+        await do(session, 'type', content='input tap 1 1\n')
+        await do(session, 'open_app', app_name='notes')
+        assert [o[:3] for o in phone.elsewhere] == [['input', '2', 'tap'], ['input', '2', 'keyevent'], ['am', '2', phone.elsewhere[-1][2]]]
+        assert phone.elsewhere[0][3:] == ['250', '150'] and phone.elsewhere[-1][2].startswith(NOTES)
+        assert (await session.observe()).url == f'android-app://{HOME}', 'the main display is left alone'
+    finally: await session.close()
+
+
+async def test_a_display_that_is_not_there_is_told(phone, server):
+    phone.displays = {'1': None}
+    session = session_on(phone, server, display='7')
+    with pytest.raises(EnvironmentFailure, match='--display-id` lists the displays'): await session.reset()
+    await session.close()
+
+
 # -- episodes
 
 async def test_an_episode(session, phone):

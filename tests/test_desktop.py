@@ -19,9 +19,11 @@ from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
 from uitars_nb.sandbox.desktop import FONTS, SOCKETS, DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
 from uitars_nb.sandbox.jail import Jail
+from uitars_nb.sandbox.keysyms import keysym
 from uitars_nb.sandbox.recording import find_ffmpeg
 from uitars_nb.sandbox.remote import Looking
 from uitars_nb.sandbox.tools import ToolSession
+from uitars_nb.sandbox.xserver import MEMORY
 
 missing = [o for o in ('Xvfb', 'openbox', 'tint2', 'xclip', 'mousepad', 'xterm', 'pcmanfm') if not shutil.which(o)]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
@@ -116,13 +118,50 @@ async def test_held_button_and_keys(desk, recorder):
     assert rows == [('key', 0xffe1), ('key', 0xffe3), ('key', ord('X')), ('keyup', ord('X')), ('keyup', 0xffe3), ('keyup', 0xffe1)]
 
 
+async def seconds(session, *deeds):
+    start = time.monotonic()
+    for name, args in deeds: await act(session, name, **args)
+    return time.monotonic() - start
+
+
+def at(x, y, size=(640, 480)): return dict(point=(round((x + .5) / size[0] * 1000), round((y + .5) / size[1] * 1000)))
+
+
 async def test_two_clicks_on_one_spot_are_no_double_click(desk, recorder):
-    start = time.monotonic()
-    for _ in range(2): await act(desk, 'click', point=(500, 500))
-    assert time.monotonic() - start > .5
-    start = time.monotonic()
-    for x in (100, 300, 500, 700): await act(desk, 'click', point=(x, 200))
-    assert time.monotonic() - start < 3, 'clicks elsewhere do not wait'
+    assert await seconds(desk, *[('click', at(320, 240))] * 2) > .5
+    assert await seconds(desk, ('click', at(100, 100)), ('click', at(104, 97))) > .5, 'nearly one spot'
+    wait = 10 * .5
+    assert await seconds(desk, *[('click', at(100 + 6 * i, 50)) for i in range(10)]) < wait, 'a click beside the last one does not wait'
+    assert await seconds(desk, *[('click', at(50, 300)), ('right_single', at(50, 300))] * 5) < wait, 'nor one with another button'
+
+
+async def test_a_click_in_another_window_does_not_wait(desk, recorder):
+    "The window that the first click brings up lies under the pointer."
+    await act(desk, 'click', point=(500, 500))
+    other = await Recorder(desk, recorder.path.with_name('other')).start()
+    recorder.seen = len(recorder.rows())
+    for _ in range(5):
+        assert await seconds(desk, ('click', dict(point=(500, 500)))) < 5
+        await other.after('up')
+    assert not any(o['what'] == 'down' for o in recorder.rows()[recorder.seen:])
+
+
+@pytest.mark.parametrize('apart', [0, 3, 6, 60])
+async def test_programs_take_quick_clicks_for_single_ones(desk, apart):
+    "A double click would select the word, and what is typed would replace it, or maximise the window by its title."
+    window = await desk.launch('editor', 'note.txt')
+    await desk.observe()
+    await do(desk, 'type', content='onelongword')
+    left, top, width, height = window.box
+    for x in (30, 30 + apart): await act(desk, 'click', **at(left + x, top + 65))
+    await do(desk, 'type', content='!')
+    await do(desk, 'hotkey', key='ctrl s')
+    note = desk.place.home/'note.txt'
+    await until(lambda: note.exists() and '!' in note.read_text())
+    assert note.read_text().strip().replace('!', '') == 'onelongword'
+    for x in (width // 2, width // 2 + apart): await act(desk, 'click', **at(left + x, top - 8))
+    await desk.observe()
+    assert (await desk.windows())[0].box == window.box
 
 
 TEXT = 'The <quick> "brown" fox: {jumps} over | ~/the\\lazy & dog; 1+1=2 @#$%^*()_?!`\tné Grüße ß ñ €5 “quoted” – 漢字かな Привет 😀 𝔘\n'
@@ -138,6 +177,77 @@ async def test_any_text_reaches_the_editor_and_the_disk(desk):
     await until(lambda: note.exists() and note.read_text().endswith('\n'))
     await desk.observe()
     assert note.read_text() == TEXT + many
+
+
+SCRIPTS = ('e\u0301 ŵ ẞ ﬁ ½ № שלום مرحبا ไทย हिन्दी 한국어 𠮷 😀👍🏽👨\u200d👩\u200d👧 🇩🇪 ❤\ufe0f ' + 'a漢B字' * 30
+           + ''.join(map(chr, range(0x4e00, 0x4e00 + 300))))  # more characters than keys, so keys are lent again
+
+
+async def test_every_script_reaches_the_editor(desk):
+    await desk.launch('editor', 'note.txt')
+    await desk.observe()
+    await do(desk, 'type', content=SCRIPTS)
+    await do(desk, 'hotkey', key='ctrl s')
+    note = desk.place.home/'note.txt'
+    await until(lambda: note.exists() and len(note.read_text()) >= len(SCRIPTS))
+    assert note.read_text().rstrip('\n') == SCRIPTS
+
+
+async def test_gestures_after_a_text_are_heard(desk):
+    "A text of characters without keys changes the keyboard mapping, at which the window manager lets go of all keys and buttons for a moment."
+    texts = iter([''.join(map(chr, range(start, start + 40))) for start in range(0x4e00, 0x9000, 40)])
+    async def box(): return (await desk.windows())[0].box
+    for attempt in range(3):
+        first = (await desk.launch('editor')).box
+        await desk.observe()
+        async def moved(): return (await box())[:2] != first[:2]
+        async def grown(): return (await box())[2:] != first[2:]
+        async def asked(): return not await _count(desk, 1)   # whether to save
+        for deed, seen in (('drag', moved), ('left_double', grown), ('hotkey', asked)):
+            await act(desk, 'type', content=next(texts))
+            left, top, width, _ = await box()
+            x, y = round((left + width / 2) / .64), round((top - 8) / .48)
+            await act(desk, deed, **dict(drag=dict(start_point=(x, y), end_point=(x + 40, y + 60)), left_double=dict(point=(x, y)), hotkey=dict(key='alt f4'))[deed])
+            await until(seen, 10)
+        await desk.reset()
+
+
+ASCII = [chr(c) for c in range(33, 127)]
+UPPER = dict(zip("`1234567890-=[]\\;',./", '~!@#$%^&*()_+{}|:"<>?')) | {c: c.upper() for c in 'abcdefghijklmnopqrstuvwxyz'}
+MASKS = dict(shift=1, ctrl=4, alt=8)
+KEYSYMS = dict(enter=0xff0d, tab=0xff09, space=0x20, backspace=0xff08, escape=0xff1b, delete=0xffff, insert=0xff63, pageup=0xff55, pagedown=0xff56, end=0xff57, home=0xff50,
+               arrowleft=0xff51, arrowup=0xff52, arrowright=0xff53, arrowdown=0xff54, contextmenu=0xff67, ctrl=0xffe3, shift=0xffe1, alt=0xffe9, meta=0xffeb) | {f'f{i}': 0xffbd + i for i in range(1, 13)}
+
+
+@pytest.mark.parametrize('modifiers', ['', 'shift', 'ctrl', 'alt', 'ctrl shift'])
+async def test_every_character_arrives_as_it_was_asked_for(desk, recorder, modifiers):
+    "With shift a key gives its upper character, and one that needs shift anyway gives itself."
+    held, others = modifiers.split(), {KEYSYMS[o] for o in MASKS}
+    characters = [*ASCII, *'¡£§«µ¿Éßéÿ€漢']
+    for c in characters: await act(desk, 'hotkey', key=' '.join([*held, c]))
+    rows = [o for o in await recorder.after('keyup', len(characters) * (len(held) + 1)) if o['what'] == 'key' and o['keysym'] not in others]
+    assert [(keysym(c), o['keysym']) for c, o in zip(characters, rows, strict=True) if o['keysym'] != keysym(UPPER.get(c, c) if 'shift' in held else c)] == []
+    assert all(o['state'] & MASKS[m] for o in rows for m in held)
+
+
+async def test_every_named_key_arrives(desk, recorder):
+    for name in KEYSYMS: await act(desk, 'hotkey', key=name)
+    rows = await recorder.after('keyup', len(KEYSYMS))
+    assert [o['keysym'] for o in rows if o['what'] == 'key'] == [*KEYSYMS.values()]
+
+
+async def test_shift_that_is_held_stays_held(desk, recorder):
+    await act(desk, 'press', key='shift')
+    await act(desk, 'hotkey', key='<')
+    await act(desk, 'type', content='!?')
+    await act(desk, 'hotkey', key='ctrl shift +')
+    await recorder.after('keyup', 5)
+    await act(desk, 'click', point=(500, 500))
+    assert all(o['state'] & 1 for o in await recorder.after('up') if o['what'] in ('down', 'up'))
+    await act(desk, 'release', key='shift')
+    await recorder.after('keyup')
+    await act(desk, 'click', point=(300, 300))
+    assert not any(o['state'] & 1 for o in await recorder.after('up') if o['what'] in ('down', 'up'))
 
 
 async def test_clipboard_between_program_and_task(desk):
@@ -485,7 +595,87 @@ async def test_the_browser_opens_a_page_in_the_jail(jailed):
     await until(shown, 60)
 
 
+@needs_jail
+async def test_a_display_that_ends_between_actions_is_named_at_once(jailed):
+    "Window manager and panel end with it; they are not started again in vain."
+    session, _ = jailed
+    server = next(p for p in psutil.Process(session.process.pid).children() if p.name() == 'Xvfb')
+    server.kill()
+    await until(lambda: not lives(server))
+    await asyncio.sleep(1)
+    for call in (session.observe, lambda: act(session, 'click', point=(500, 500)), session.reset):
+        start = time.monotonic()
+        with pytest.raises(EnvironmentFailure, match='the display has ended') as e: await call()
+        assert e.value.reason is StopReason.ENV_CRASH and time.monotonic() - start < 5
+
+
 # --- agents that behave badly
+
+PIXMAPS = """
+import sys
+from Xlib.display import Display
+display, refused = Display(), []
+display.set_error_handler(lambda error, request: refused.append(type(error).__name__))
+for i in range(250):   # 4 GB
+    pixmap = display.screen().root.create_pixmap(2000, 2000, display.screen().root_depth)
+    pixmap.fill_rectangle(pixmap.create_gc(foreground=i), 0, 0, 2000, 2000)
+    display.sync()
+    if refused: break
+print(refused[0] if refused else 'all taken', flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_the_display_has_a_limit_and_no_rights_of_root(desk):
+    server = next(p for p in psutil.Process(desk.process.pid).children() if p.name() == 'Xvfb')
+    assert os.geteuid() != 0 or 0 not in server.uids()
+    env = os.environ | desk.place.env
+    hog = await asyncio.create_subprocess_exec(sys.executable, '-c', PIXMAPS, stdin=-1, stdout=-1, env=env | dict(HOME=os.environ['HOME']))
+    assert await asyncio.wait_for(hog.stdout.readline(), 60) == b'BadAlloc\n'
+    assert server.memory_info().rss < 1.1 * MEMORY
+    assert (await desk.observe()).screenshot.any(), 'the hog is refused, the display goes on'
+    hog.stdin.close()
+    await hog.wait()
+    await until(lambda: server.memory_info().rss < .3 * MEMORY)
+    await desk.launch('terminal')
+    await desk.reset()
+
+
+PROPERTIES = """
+import ctypes, os
+from ctypes import byref, c_char_p, c_int, c_ulong, c_void_p
+x, refused = ctypes.CDLL('libX11.so.6'), []
+x.XOpenDisplay.restype, x.XInternAtom.restype, x.XDefaultRootWindow.restype = c_void_p, c_ulong, c_ulong
+x.XSetErrorHandler(handler := ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)(lambda display, error: refused.append(error) or 0))
+while len(refused) < 100:   # on the root window, where they outlive their program; to the last byte, and by ever more programs
+    display = c_void_p(x.XOpenDisplay(None))
+    if not display: break
+    root = c_ulong(x.XDefaultRootWindow(display))
+    for size in (200_000, 20_000, 2_000, 200, 20, 4):
+        before = len(refused)
+        while len(refused) == before:
+            for k in range(50): x.XChangeProperty(display, root, c_ulong(x.XInternAtom(display, os.urandom(6).hex().encode(), 0)), c_ulong(31), 8, 0, c_char_p(bytes(size)), size)
+            x.XSync(display, 0)
+"""
+
+
+@needs_jail
+async def test_who_fills_the_memory_of_the_display_gains_nothing(jailed):
+    session, jail = jailed
+    await session.reset()
+    blank = (await session.observe()).screenshot
+    await jail.write('note.txt', b'kept')
+    server = lambda: next(p for p in psutil.Process(session.process.pid).children() if p.name() == 'Xvfb')
+    first = server()
+    hog = await jail.spawn([sys.executable, '-c', PROPERTIES], session.place.env)
+    await hog.wait(120)
+    for _ in range(3): await session.observe()
+    assert 'note.txt' in await jail.listing(), 'the episode goes on'
+    await session.reset()
+    assert not lives(first) and server().memory_info().rss < .3 * MEMORY, 'nothing of it is left'
+    assert np.array_equal((await session.observe()).screenshot, blank)
+    await session.launch('terminal')
+
 
 @needs_jail
 @pytest.mark.parametrize('deed', ['kill -9 -1', 'pkill -9 tint2', 'rm -f /tmp/.Xauthority; kill -9 -1', 'rm -rf ~/.config; touch ~/.config; kill -9 -1',

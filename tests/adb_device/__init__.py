@@ -37,6 +37,9 @@ class Phone:
         self.hidden = {KEYBOARD} if keyboard else set()           # packages without an icon
         self.keys, self.trusting = [] if auth else None, trusting  # public keys of hosts; whether a new one is let in
         self.pixel_format, self.header = 1, 16                     # of raw screenshots
+        self.warning = b''          # what a screenshot of no display in particular begins with
+        self.displays = {}          # id -> what it shows, None for the main display; a phone with several
+        self.elsewhere = []         # what was done on other displays
         self.delay = 0.             # seconds before any service answers
         self.vanish = None          # pattern: a service at which the cable is pulled, in mid-answer
         self.cut = None             # pattern: a service whose answer ends in the middle; the phone stays

@@ -20,6 +20,9 @@ class Refused(Exception):
 
 
 def input(phone, what, *args):
+    if what == '-d':
+        number, what, *args = args
+        if number != '0': return phone.elsewhere.append(['input', number, what, *args])
     s = phone.state
     if what in ('tap', 'swipe', 'draganddrop'): numbers = [float(a) for a in args]
     if what == 'tap': screen.tap(s, *numbers)
@@ -42,7 +45,12 @@ def key(s, code):
 
 
 def screencap(phone, *args):
-    rgb = screen.draw(phone.state)
+    if (id := option(args, '-d')) is None: return phone.warning + picture(phone, screen.draw(phone.state), args)
+    if id not in phone.displays: raise Refused(1, f"Display Id '{id}' is not valid.\n")
+    return picture(phone, screen.draw(phone.state) if phone.displays[id] is None else phone.displays[id], args)
+
+
+def picture(phone, rgb, args):
     h, w, _ = rgb.shape
     if '-p' in args:
         Image.fromarray(rgb).save(out := io.BytesIO(), 'PNG')
@@ -67,6 +75,7 @@ def option(args, name): return args[args.index(name) + 1] if name in args else N
 
 def am(phone, what, *args):
     if what == 'start':
+        if (number := option(args, '--display')) not in (None, '0'): return phone.elsewhere.append(['am', number, option(args, '-n')])
         phone.state.launch(component(phone, name := option(args, '-n') or args[-1]))
         return f'Starting: Intent {{ cmp={name} }}\nStatus: ok\nLaunchState: COLD\nActivity: {name}\nComplete\n'
     if what == 'force-stop': phone.state.stop(args[0])

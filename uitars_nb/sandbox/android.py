@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['FOLDERS', 'ANDROID_SPACE', 'AWAKE', 'LOOK', 'AGAIN', 'MEANS', 'AndroidConfig', 'AndroidSession', 'reset', 'close',
-           'observe', 'click', 'long_press', 'drag', 'scroll', 'type', 'press_home', 'press_back', 'wait', 'open_app',
-           'act']
+           'observe', 'on_display', 'click', 'long_press', 'drag', 'scroll', 'type', 'press_home', 'press_back', 'wait',
+           'open_app', 'act']
 
 # %% ../../nbs/10_sandbox/69_android.ipynb #3ff0448c
-import asyncio, time
+import asyncio, re, time
 from dataclasses import dataclass, field
 from shlex import quote
 
@@ -43,6 +43,8 @@ class AndroidConfig:
     keep: tuple[str, ...] = ()     # installed programs whose data a reset leaves
     folders: tuple[str, ...] = FOLDERS   # emptied by a reset
     ready: float = 60.             # seconds until a device that does not come is given up
+    display: str = ''              # which of several displays is seen, as `dumpsys SurfaceFlinger --display-id` numbers them; '': the first
+    touch: int | None = None       # which is touched, typed into and gets apps, as `dumpsys display` numbers them (mDisplayId); None: the main one
 
 ANDROID_SPACE = ActionSpace(tuple(o for o in ACTION_SPACE.select('mobile') if 'ending' not in o.modes))
 
@@ -127,9 +129,12 @@ AGAIN = {Trouble.GONE, Trouble.CUT, Trouble.SERVER, Trouble.GARBAGE}   # trouble
 @_patch(AndroidSession)
 async def _shoot(self):
     "Package and activity in front, and the screenshot. Raises `AdbFailure`."
-    head, _, data = (await self.adb.run('exec-out', f'{LOOK} {"-p " if self.png else ""}2>/dev/null')).partition(b'\n')
+    which = f'-d {quote(self.config.display)} ' if self.config.display else ''
+    head, _, data = (await self.adb.run('exec-out', f'{LOOK} {which}{"-p " if self.png else ""}2>/dev/null')).partition(b'\n')
     try: screen = png_screen(data) if self.png else raw_screen(data)
-    except BadScreen as e: raise AdbFailure(Trouble.CUT, f'{self.id}: {e}') from e
+    except BadScreen as e:
+        hint = '; `adb shell dumpsys SurfaceFlinger --display-id` lists the displays' if which else ''
+        raise AdbFailure(Trouble.CUT, f'{self.id}: {e}{hint}') from e
     except KeyError: self.png = True; return await self._shoot()
     self.size = screen.shape[1::-1]
     return activity_in(head.decode(errors='replace')), np.ascontiguousarray(screen)
@@ -148,6 +153,14 @@ async def observe(self) -> Observation:
 
 # %% ../../nbs/10_sandbox/69_android.ipynb #88b17772
 MEANS = {}   # action -> commands, or a coroutine
+
+def on_display(
+    command: str,         # of `input` or `am start`; others stay as they are
+    number: int | None,
+) -> str:
+    "The command for one of several displays."
+    if number is None: return command
+    return re.sub(r'^input ', f'input -d {number} ', re.sub(r'^am start ', f'am start --display {number} ', command))
 
 def _means(f):
     MEANS[f.__name__] = f
@@ -198,7 +211,8 @@ async def open_app(session, app_name):
     "Start an app as its icon does. Raises `ActionError` where there is none of that name."
     found = read_components(await session.adb.shell(LAUNCHABLE))
     activity = found[package_of(app_name, found, session.config.apps)]
-    await session.adb.shell(f'am start -W -n {quote(activity)} -a android.intent.action.MAIN -c android.intent.category.LAUNCHER')
+    start = f'am start -W -n {quote(activity)} -a android.intent.action.MAIN -c android.intent.category.LAUNCHER'
+    await session.adb.shell(on_display(start, session.config.touch))
 
 @_patch(AndroidSession)
 async def act(self, action: Action) -> None:
@@ -212,4 +226,4 @@ async def act(self, action: Action) -> None:
 
 @_patch(AndroidSession)
 async def _perform(self, commands):
-    if commands: await self.adb.shell(' && '.join(commands))
+    if commands: await self.adb.shell(' && '.join(on_display(o, self.config.touch) for o in commands))

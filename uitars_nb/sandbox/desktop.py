@@ -116,10 +116,19 @@ class InJail:
         "Show the display in the jail, and lay out the home."
         number = display['DISPLAY'].lstrip(':')
         self.socket = Path(self.jail.config.readonly[SOCKETS])/f'X{number}'
-        os.link(f'{SOCKETS}/X{number}', self.socket)
+        self._show()
         self.key = Path(display['XAUTHORITY']).read_bytes()
         self.env = programs.environment(HOME, dict(DISPLAY=f':{number}', XAUTHORITY=AUTHORITY), True) | dict(self.session.config.env)
         await self._furnish()
+
+    def _show(self):
+        self.socket.unlink(missing_ok=True)
+        os.link(f'{SOCKETS}/{self.socket.name}', self.socket)
+
+    async def _stand(self):
+        "See that the display stands; True where it was made anew, since programs had filled its memory."
+        if anew := (await self.session.ask('POST', '/stand')).json(): self._show()
+        return anew
 
     async def _furnish(self):
         await self.jail.write(AUTHORITY, self.key)
@@ -140,9 +149,10 @@ class InJail:
             if process.ended.done(): raise EnvironmentFailure(StopReason.ENV_CRASH, f'{name} died')
 
     async def mend(self) -> None:
-        "Start furniture again that has ended. Raises `EnvironmentFailure` where the jail has ended, or it does not start."
+        "Start furniture again that has ended. Raises `EnvironmentFailure` where jail or display have ended, or it does not start."
         if not self.jail.alive or not any(p.ended.done() for p, _ in self.watched): return self.check()
         for attempt in range(3):
+            await self._stand()   # furniture ends with its display
             try: return await self._mend(attempt)
             except (ActionError, EnvironmentFailure, OSError) as e: trouble = e
         raise EnvironmentFailure(StopReason.ENV_CRASH, f'the furniture does not stand: {trouble}') from trouble
@@ -158,7 +168,7 @@ class InJail:
 
     async def free(self, trouble: EnvironmentFailure) -> None:
         "End all programs, one of which may keep the display from answering, and start the furniture again. Raises `EnvironmentFailure`."
-        self.check()
+        if not self.jail.alive: return self.check()
         await self.jail.ask('kill', pid=-1, signal=9, group=False)
         for process, _ in self.watched: await process.wait(5)
         await self.mend()
@@ -168,6 +178,9 @@ class InJail:
         await self._sweep()
         self.mine = {p.pid for p, _ in self.watched}
         await self.session.ask('POST', '/sweep')
+        if await self._stand():   # what programs had stored in the display outlives them
+            for process, _ in self.watched: await process.wait(5)
+            await self.mend()
         for pause in (.1, .5, 2., 0.):   # what has been killed takes the place of a process until it is gone
             code, said = await self.jail.run(['sh', '-c', CLEAR], cwd='/')
             if not code: break
@@ -284,7 +297,7 @@ async def ask(self, method: str, path: str, extra: float = 0, **body):
     if self.client is None: raise EnvironmentFailure(StopReason.ENV_CRASH, 'the desktop is closed or was never started')
     try: return await RemoteGuest.ask(self, method, path, extra, **body)
     except EnvironmentFailure as e:
-        if e.reason != StopReason.ENV_TIMEOUT or self.freeing: raise
+        if e.reason not in (StopReason.ENV_TIMEOUT, StopReason.ENV_RESOURCE) or self.freeing: raise
         await self._free(e)
     if path == '/act': method, path, body = 'GET', '/', {}   # it was asked for, and is not done twice
     return await RemoteGuest.ask(self, method, path, extra, **body)
