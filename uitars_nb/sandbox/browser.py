@@ -357,7 +357,7 @@ async def settle(self) -> Page:
 @_patch(BrowserSession)
 async def _capture(self, page):
     "True where a new screenshot was taken, or a dialog has come instead."
-    try: answers = await self.answers(shoot(page, self.size), page.cdp.send('Runtime.evaluate', FACTS), page=page)
+    try: answers = await self.answers(shoot(page, self.size, self.config.scale), page.cdp.send('Runtime.evaluate', FACTS), page=page)
     except CdpError: return False
     if answers is None: return page.dialog is not None
     screen, facts = answers

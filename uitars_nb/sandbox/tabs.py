@@ -29,11 +29,11 @@ def preparations(
     on_demand: bool,          # frames are drawn on demand
 ) -> Iterator[tuple[str, dict]]:
     "The commands that prepare a new tab."
-    metrics = dict(width=window[0], height=window[1], deviceScaleFactor=scale, mobile=False)
-    corner = dict(viewport=dict(x=0, y=0, width=screen[0], height=screen[1], scale=1)) if on_demand else {}
+    metrics = lambda size, **more: dict(width=size[0], height=size[1], deviceScaleFactor=scale, mobile=False, **more)
     for domain in ('Page', 'Runtime', 'Inspector', 'Log', 'DOM', 'Overlay', 'Network'): yield f'{domain}.enable', {}
     yield 'Emulation.setFocusEmulationEnabled', dict(enabled=True)
-    yield 'Emulation.setDeviceMetricsOverride', metrics | corner
+    if on_demand: yield 'Emulation.setDeviceMetricsOverride', metrics(screen)
+    yield 'Emulation.setDeviceMetricsOverride', metrics(window, dontSetVisibleSize=on_demand)
     yield 'Page.setInterceptFileChooserDialog', dict(enabled=True)
     yield 'Page.addScriptToEvaluateOnNewDocument', dict(source=PREPARE + (ASK if on_demand else ''), worldName='uitars', runImmediately=True)
     yield 'Input.setInterceptDrags', dict(enabled=True)
