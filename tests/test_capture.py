@@ -17,7 +17,7 @@ SIZE = (1600, 1400)  # of the document, CSS pixels
 
 # A tile of its own colour and number every 50 pixels, and a box that scrolls by itself.
 DOCUMENT = '''<!doctype html><title>Tiles</title><style>* { scrollbar-width: none; margin: 0 } div { position: absolute; width: 50px; height: 50px }
-  #box { left: 300px; top: 250px; width: 170px; height: 120px; overflow: scroll; outline: 2px solid }</style>
+  #box { left: 300px; top: 250px; width: 170px; height: 120px; overflow: scroll }</style>
 <body style="width: %dpx; height: %dpx; position: relative"><script>
 const tile = (n, x, y, into) => Object.assign(into.appendChild(document.createElement('div')),
   {textContent: n, style: `left: ${x}px; top: ${y}px; background: rgb(${37 * n %% 256}, ${91 * n %% 256}, ${n %% 256}); color: ${n %% 2 ? 'black' : 'white'}`})
@@ -117,4 +117,20 @@ async def test_scrolled_pop_up_and_another_document(pair, tmp_path):
     await session.evaluate('void close()')
     await until(lambda: len(session.pages) == 1)
     assert (await check(session, pair, 'the tab behind it'))[1] == 100
+    await session.close()
+
+
+async def test_fonts_have_chinese_japanese_korean_and_emoji(pair):
+    "No box stands for a character, and emoji have colours. U+0378 is no character: its picture is the box."
+    text = '\u0378确定取消図ヘ한글😀🚀'
+    session = await opened(pair[0], size=(40 * len(text), 60))
+    cells = ''.join(f'<div style="left: {40 * i}px">{c}</div>' for i, c in enumerate(text))
+    await session.goto('data:text/html;charset=utf-8,' + quote(f'<!doctype html><style>* {{ margin: 0; font: 24px sans-serif }} div {{ position: absolute }}</style>{cells}'))
+    screen = (await session.observe()).screenshot.astype(int)
+    box, *glyphs = [screen[:, 40 * i:40 * (i + 1)] for i in range(len(text))]
+    advice = 'apt-get install fonts-droid-fallback fonts-noto-color-emoji'
+    boxes = [c for c, glyph in zip(text[1:], glyphs) if (glyph == box).all() or not (glyph < 255).any()]
+    assert (box < 255).any() and not boxes, f'{boxes} are drawn as boxes: {advice}'
+    assert len({g.tobytes() for g in glyphs}) == len(glyphs)
+    assert all(np.ptp(g, axis=-1).max() > 60 for g in glyphs[-2:]), f'emoji have no colour: {advice}'
     await session.close()
