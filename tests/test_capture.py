@@ -128,7 +128,7 @@ async def test_fonts_have_chinese_japanese_korean_and_emoji(pair):
     await session.goto('data:text/html;charset=utf-8,' + quote(f'<!doctype html><style>* {{ margin: 0; font: 24px sans-serif }} div {{ position: absolute }}</style>{cells}'))
     screen = (await session.observe()).screenshot.astype(int)
     box, *glyphs = [screen[:, 40 * i:40 * (i + 1)] for i in range(len(text))]
-    advice = 'apt-get install fonts-droid-fallback fonts-noto-color-emoji'
+    advice = 'apt-get install fonts-wqy-microhei fonts-noto-color-emoji'
     boxes = [c for c, glyph in zip(text[1:], glyphs) if (glyph == box).all() or not (glyph < 255).any()]
     assert (box < 255).any() and not boxes, f'{boxes} are drawn as boxes: {advice}'
     assert len({g.tobytes() for g in glyphs}) == len(glyphs)
