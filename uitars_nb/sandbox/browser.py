@@ -398,4 +398,5 @@ async def pass_time(self, ms: float) -> None:
 @_patch(BrowserSession)
 async def _pass(self, ms, page):
     await page.draw()
+    await page.completed()
     await self.clock.advance(ms, page.cdp)

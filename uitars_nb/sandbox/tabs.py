@@ -42,7 +42,7 @@ def preparations(
 # %% ../../nbs/10_sandbox/13_tabs.ipynb #cacd7913
 TOLD = ('Page.javascriptDialogOpening', 'Page.javascriptDialogClosed', 'Page.fileChooserOpened', 'Page.frameNavigated', 'Runtime.exceptionThrown',
     'Runtime.consoleAPICalled', 'Browser.downloadWillBegin', 'Browser.downloadProgress', 'Input.dragIntercepted', 'Log.entryAdded')
-VISIBLE = frozenset(('Image', 'Font', 'Stylesheet'))  # the kinds of request that change how a page looks when they are answered
+VISIBLE = frozenset(('Image', 'Font', 'Stylesheet', 'Script'))  # the kinds of request that change how a page looks when they are answered
 
 class Page:
     "One tab: its CDP session and what has been heard of it."
@@ -104,7 +104,7 @@ class Page:
         if self.blocked.done(): self.blocked = self._future()
 
     async def completed(self, seconds: float = 2.) -> None:
-        "Wait for the pictures, fonts and style sheets that are on their way; one that takes longer is not waited for again."
+        "Wait for the pictures, fonts, style sheets and scripts that are on their way; one that takes longer is not waited for again."
         if self.complete.is_set(): return
         try: await asyncio.wait_for(self.complete.wait(), seconds)
         except TimeoutError: self.coming.clear(); self.complete.set()
