@@ -110,8 +110,8 @@ async def test_scrolled_pop_up_and_another_document(pair, tmp_path):
     await session.act(Action('scroll', dict(direction='down')))
     await check(session, pair, 'another document')
     await session.evaluate('void open(location.href, "", "width=250,height=150")')
-    await until(lambda: len(session.pages) == 2)
-    await session.observe()
+    async def loaded(): return len(session.pages) == 2 and (await session.observe()).title == 'Tiles' and await session.evaluate('document.readyState === "complete"')
+    await until(loaded)
     for _ in range(3): await session.act(Action('scroll', dict(direction='down')))
     assert (await check(session, pair, 'pop-up'))[1] == 300
     await session.evaluate('void close()')
