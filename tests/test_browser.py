@@ -617,6 +617,21 @@ async def test_what_frames_tell_is_heard_before_the_next_look(session):
     await act(session, 'move_to', point=grid(20, 10))
     assert (await session.observe()).screenshot[35, 150].tolist() == [0, 255, 0]
 
+@pytest.mark.parametrize('js, arg, value', [('() => [1, 2]', None, [1, 2]), ('async () => 7', None, 7), ('function () { return 3 }', None, 3), ('x => x', 0, 0), ('x => typeof x', None, 'undefined'),
+    ('() => () => 1', None, None), ('1, 2', None, 2), ('{ let a = 5; a }', None, 5), ('let q = 4; q', None, 4), ('({a: 1})', None, {'a': 1}), ('1 // one', None, 1),
+    ('document.body.onclick = () => 1; 0', None, 0), ('document.body.onclick', None, 1)])
+async def test_evaluate_calls_functions(session, js, arg, value):
+    await session.goto(page('<script>document.body.onclick = () => 1</script>'))
+    assert await session.evaluate(js, arg) == value
+
+async def test_evaluate_runs_once(session):
+    "What the page throws while it runs is no reason to run it again."
+    await session.goto(page(''))
+    for js in ('window.n = (window.n ?? 0) + 1, JSON.parse("{")', '() => { n++; JSON.parse("{") }', 'async () => { n++; JSON.parse("{") }', '() => { n++; eval("(") }'):
+        with pytest.raises(RuntimeError, match='SyntaxError'): await session.evaluate(js)
+    assert await session.evaluate('n') == 4
+    with pytest.raises(RuntimeError, match='Unexpected'): await session.evaluate('syntax error here')
+
 async def test_device_scale(browser):
     session = BrowserSession(browser, BrowserConfig(size=(160, 210), window=(500, 320), scale=2.))
     await session.reset()

@@ -1,5 +1,5 @@
 "Session time in real pages: order, edges, loops that would never end, frames, workers, navigation, and MiniWoB++'s own pages."
-import asyncio, time
+import asyncio, contextlib, http.server, threading, time
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ async def page(browser, tmp_path, body, **clock):
     return await session_on(browser, (tmp_path/'page.html').as_uri(), **clock)
 
 
-@pytest.mark.parametrize('bad', [dict(mode='slow'), dict(speed=0), dict(step_ms=-1)])
+@pytest.mark.parametrize('bad', [dict(mode='slow'), dict(speed=0), dict(step_ms=-1), dict(network_s=-1)])
 def test_bad_configuration(bad):
     with pytest.raises(ValueError): ClockConfig(**bad)
 
@@ -166,3 +166,65 @@ async def test_miniwob_pages(browser, name):
         return shots
     first, second = await film(0), await film(.1)
     assert [np.array_equal(a, b) for a, b in zip(first, second)] == [True] * 3
+
+
+@pytest.fixture(scope='module')
+def slow():
+    "A server whose answers take as many seconds as their path says."
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            seconds, kind, body = 0, 'text/html', b'<!doctype html>page'
+            if self.path != '/': seconds, kind, body = float(self.path[1:].split('.js')[0]), 'text/javascript', b'"heard"; window.script = true'
+            time.sleep(seconds)
+            with contextlib.suppress(OSError):
+                self.send_response(200)
+                self.send_header('Content-Type', kind)
+                self.end_headers()
+                self.wfile.write(body)
+        def log_message(self, *args): pass
+    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f'http://127.0.0.1:{server.server_port}/'
+    server.shutdown()
+
+
+ASKS = dict(fetch='fetch("/.4").then(r => r.text()).then(said)',
+    xhr='const x = new XMLHttpRequest(); x.open("GET", "/.4"); x.onload = () => said(x.responseText); x.send()',
+    later='setTimeout(() => fetch("/.4").then(r => r.json().catch(e => r.status)).then(said), 1000)',
+    chain='fetch("/.2").then(() => fetch("/.2")).then(said)',
+    script='const s = document.createElement("script"); s.src = "/.4.js"; s.onload = said; document.body.append(s)',
+    worker='new Worker(URL.createObjectURL(new Blob([`fetch("${location.href}.4").then(r => postMessage(r.status))`]))).onmessage = said')
+
+@pytest.mark.parametrize('ask', ASKS)
+async def test_time_waits_for_the_network(browser, slow, ask):
+    "An answer comes before the page's own time-out, at the session time of the request."
+    session = await session_on(browser, slow)
+    await session.evaluate('window.log = []; window.said = () => { log.push(["answer", Date.now() - began]) }; window.began = Date.now()'
+        '; setTimeout(() => log.push(["time-out", Date.now() - began]), 3000); ' + ASKS[ask] + '; 0')
+    await session.act(wait(5))
+    at = 1000 if ask == 'later' else 0
+    assert await session.evaluate('log') == [['answer', at], ['time-out', 3000]]
+    assert session.clock.now_ms == 5000
+
+
+async def test_an_answer_that_never_comes_is_waited_for_once(browser, slow):
+    session = await session_on(browser, slow, network_s=1.)
+    await session.evaluate('window.log = []; fetch("/60"); setTimeout(() => log.push("time-out"), 3000); 0')
+    start = time.perf_counter()
+    await session.act(wait(5))
+    assert await session.evaluate('log') == ['time-out'] and .9 < time.perf_counter() - start
+    start = time.perf_counter()
+    for _ in range(5): await session.act(wait(1))
+    assert time.perf_counter() - start < 4
+    assert session.clock.now_ms == 10_000
+
+
+async def test_a_failed_request_is_still_reported(browser, slow):
+    "Waiting for an answer takes nothing from who asked, nor from `unhandledrejection`."
+    session = await session_on(browser, slow)
+    await session.evaluate('window.log = []; addEventListener("unhandledrejection", e => log.push(e.reason.name)); fetch("http://127.0.0.1:9/"); '
+        'fetch("/0", {signal: AbortSignal.abort()}).catch(e => log.push(e.name)); try { new XMLHttpRequest().send() } catch (e) { log.push(e.name) }; 0')
+    start = time.perf_counter()
+    await session.act(wait(1))
+    assert sorted(await session.evaluate('log')) == ['AbortError', 'InvalidStateError', 'TypeError'] and time.perf_counter() - start < 4

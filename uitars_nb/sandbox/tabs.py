@@ -30,11 +30,11 @@ def preparations(
     on_demand: bool,          # frames are drawn on demand
 ) -> Iterator[tuple[str, dict]]:
     "The commands that prepare a new tab."
-    metrics = dict(width=window[0], height=window[1], deviceScaleFactor=scale, mobile=False)
-    corner = dict(viewport=dict(x=0, y=0, width=screen[0], height=screen[1], scale=1)) if on_demand else {}
+    metrics = lambda size, **more: dict(width=size[0], height=size[1], deviceScaleFactor=scale, mobile=False, **more)
     for domain in ('Page', 'Runtime', 'Inspector', 'Log', 'DOM', 'Overlay', 'Network'): yield f'{domain}.enable', {}
     yield 'Emulation.setFocusEmulationEnabled', dict(enabled=True)
-    yield 'Emulation.setDeviceMetricsOverride', metrics | corner
+    if on_demand: yield 'Emulation.setDeviceMetricsOverride', metrics(screen)
+    yield 'Emulation.setDeviceMetricsOverride', metrics(window, dontSetVisibleSize=on_demand)
     yield 'Page.setInterceptFileChooserDialog', dict(enabled=True)
     yield 'Page.addScriptToEvaluateOnNewDocument', dict(source=PREPARE + (ASK if on_demand else ''), worldName='uitars', runImmediately=True)
     yield 'Runtime.addBinding', dict(name=TOLD_BY_PAGE)
@@ -47,7 +47,7 @@ TOLD = ('Page.javascriptDialogOpening', 'Page.javascriptDialogClosed', 'Page.fil
     'Runtime.consoleAPICalled', 'Browser.downloadWillBegin', 'Browser.downloadProgress', 'Input.dragIntercepted', 'Log.entryAdded', 'Runtime.bindingCalled')
 HELD = 4.  # seconds that a page may work on one frame, in which no other tab of the browser is drawn
 ESCAPE = dict(key='Escape', code='Escape', windowsVirtualKeyCode=27)
-VISIBLE = frozenset(('Image', 'Font', 'Stylesheet'))  # the kinds of request that change how a page looks when they are answered
+VISIBLE = frozenset(('Image', 'Font', 'Stylesheet', 'Script'))  # the kinds of request that change how a page looks when they are answered
 
 class Page:
     "One tab: its CDP session and what has been heard of it."
@@ -110,7 +110,7 @@ class Page:
         if self.blocked.done(): self.blocked = self._future()
 
     async def completed(self, seconds: float = 2.) -> None:
-        "Wait for the pictures, fonts and style sheets that are on their way; one that takes longer is not waited for again."
+        "Wait for the pictures, fonts, style sheets and scripts that are on their way; one that takes longer is not waited for again."
         if self.complete.is_set(): return
         try: await asyncio.wait_for(self.complete.wait(), seconds)
         except TimeoutError: self.coming.clear(); self.complete.set()
