@@ -91,12 +91,15 @@ def test_a_run_that_is_asked_to_end_ends_within_seconds_and_loses_nothing(tmp_pa
 
 def test_what_a_collector_leaves_is_what_no_batch_holds(tmp_path):
     "Also where it makes a batch already, for which an actor waits; of several samples of an instance two are enough."
-    sample = lambda i, k: Trajectory(f'{i}-{k}.0', TaskSpec('corridor/key-3', i), (Step(Observation(0, np.zeros((2, 2, 3), np.uint8)), (), completion=SAMPLE),), StopReason.TERMINATED, reward=1., info=dict(instance=i))
+    said = (Step(Observation(np.zeros((8, 8, 3), np.uint8)), completion=Completion('', np.int32([1]), np.int32([2]), np.zeros(1, np.float32), np.zeros(1, np.int32), (0,))),)
+    sample = lambda i, k: Trajectory(f'run/{i:06}-{k}.0', TaskSpec('miniwob/click-test', i), said, StopReason.FINISHED, 1., True)
+    ids = lambda batch: [o.id[-6:-2] for o in batch.trajs]
     first = Collector([sample(i, k) for i in range(3) for k in range(2)], tmp_path, 4, samples=2)
-    batch = next(iter(first))
+    assert [ids(o) for o in first] == [['00-0', '00-1', '01-0', '01-1']]
     first.leave([sample(3, 0), sample(3, 1), sample(4, 0)])
     again = Collector([], tmp_path, 4, samples=2)
-    assert [[t.id for t in o.trajs] for o in again] == [[t.id for t in batch.trajs], ['2-0.0', '2-1.0', '3-0.0', '3-1.0']][:len(again.journal)]
+    assert [ids(o) for o in again] == [['00-0', '00-1', '01-0', '01-1'], ['02-0', '02-1', '03-0', '03-1']] and len(Store(tmp_path/'store')) == 8
+    assert [ids(o) for o in Collector([], tmp_path, 4, samples=2)] == [ids(o) for o in again]   # what was left is in the journal by now
 
 
 def test_a_killed_run_ends_in_the_bits_of_one_that_was_not(tmp_path):
