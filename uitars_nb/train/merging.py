@@ -64,7 +64,7 @@ def interpolate(
         x.copy_(sum(a * o.float() for a, o in zip(shares, (x, *(o[name] for o in rest)))))
     return models[0]
 
-# %% ../../nbs/70_train/60_merging.ipynb #f6701fc3
+# %% ../../nbs/70_train/60_merging.ipynb #f5d1ff02
 MAY_DIFFER = {'_name_or_path', 'name_or_path', 'dtype', 'torch_dtype', 'transformers_version', 'use_cache', 'architectures', 'initializer_range', 'attn_implementation', '_attn_implementation', 'pad_token_id'}   # of configurations: names, storage, and what only training uses
 
 def differing(
@@ -85,6 +85,7 @@ def _fields(mine, other, at):
 
 def _plain(x): return [*map(_plain, x)] if isinstance(x, (list, tuple)) else x
 
+# %% ../../nbs/70_train/60_merging.ipynb #f6701fc3
 def _alike(policies, names):
     first = policies[0]
     for o, pair in zip(policies[1:], (f'{names[0]} and {o}' for o in names[1:])):
