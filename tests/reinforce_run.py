@@ -17,7 +17,7 @@ from uitars_nb.model.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.tokenizer import make_tokenizer
 from uitars_nb.train import experience, reinforce as runs, update
-from uitars_nb.train.ppo import PPOConfig
+from uitars_nb.train.ppo import PPO, PPOConfig
 from uitars_nb.train.reinforce import Fixed, Hardware, pretrain_value, reinforce
 from uitars_nb.train.value import ValueConfig
 import uitars_nb.tasks.miniwob
@@ -74,6 +74,15 @@ def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', stal
     return reinforce(first, home/'run', actor, config, hardware=hardware, reward=First() if samples > 1 else Verifier(), callbacks=[Die(die, who)] if die else [], progress=False)
 
 
+def slowly(seconds, fit=PPO.fit_actor):
+    "Let each update take so much longer."
+    def slow(self, *args):
+        (self.trainer.datamodule.path/'updating').touch()
+        time.sleep(seconds)
+        return fit(self, *args)
+    PPO.fit_actor = slow
+
+
 class Dies(Fixed):
     "Kills the process after two batches of value pretraining."
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
@@ -99,8 +108,10 @@ if __name__ == '__main__':
     p.add_argument('--shared', action='store_true')
     p.add_argument('--uneven', action='store_true', help='the second device makes more passes than the first')
     for o, default in dict(die=0, updates=5, devices=1, staleness=1, samples=1, minibatches=2, lora=0).items(): p.add_argument(f'--{o}', type=int, default=default)
+    p.add_argument('--slow', type=float, default=0., help='seconds that an update takes longer')
     p.add_argument('--value', action='store_true', help='value pretraining in place of practice')
     args = vars(p.parse_args())
     if args.pop('uneven') and os.environ.get('LOCAL_RANK') == '1': row_by_row()
+    if slow := args.pop('slow'): slowly(slow)
     if args.pop('value'): pretrain(args['home'], args['die'], args['devices'])
     else: train(args.pop('home'), **args)

@@ -172,6 +172,15 @@ def test_the_position_is_where_it_happens():
     assert grammar.parse(SUBMIT + ' !').position == len(SUBMIT) + 1
 
 
+@pytest.mark.parametrize('opening, thought', [('Action_Summary: Submit it.', 'Submit it.'), ('Reflection: It failed.\nAction_Summary: Submit it.', 'It failed.\nSubmit it.'),
+    ('Reflection: It failed. Action_Summary: Submit it.', 'It failed.\nSubmit it.'), ('Reflection: It failed.', 'It failed.'), ('Reflection:\nAction_Summary: Submit it.', 'Submit it.'),
+    ('Thought: a\nAction_Summary: b', 'a\nAction_Summary: b'), ('Reflection: a\n\\Action: b\nAction_Summary: c', 'a\nAction: b\nc')])
+def test_the_other_openings_of_ui_tars_1(opening, thought):
+    "What is read is written as a thought, and read again as the same."
+    read = grammar15.parse(f"{opening}\nAction: click(start_box='(500,250)')")
+    assert read == Parsed(thought, (CLICK,)) == grammar15.parse(grammar15.print_reply(read.thought, read.actions))
+
+
 def test_white_space_between_tags_means_nothing():
     spaced = re.sub(r'(?<=>)(?=<)', '\n  ', SUBMIT.replace('<point>500 250</point>', '\n<point> 500\t250 </point>'))
     assert grammar.parse(f'\n{spaced}\n') == grammar.parse(SUBMIT) == Parsed('Submit it.', (CLICK,))

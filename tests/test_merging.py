@@ -1,10 +1,12 @@
 """Merging: every tensor once, whatever it is stored in."""
+import json
 import shutil
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from peft import LoraConfig
+from safetensors.torch import load_file, save_file
 from tests.tiny_models import write_checkpoint
 
 from uitars_nb.model.checkpoints import merge
@@ -108,6 +110,43 @@ def test_strangers_are_told_apart(three, tmp_path):
     with pytest.raises(ValueError, match='architecture'): merge_checkpoints([a, b], tmp_path/'out')
     with pytest.raises(ValueError, match='two checkpoints'): merge_checkpoints([a], tmp_path/'out')
     assert not (tmp_path/'out').exists()
+
+
+def rewritten(folder, to, **fields):
+    "A copy of a checkpoint with other values in its configuration; `text.` is the part of the decoder, `vision.` that of the eyes."
+    shutil.copytree(folder, to)
+    config = json.loads((to/'config.json').read_text())
+    for name, value in fields.items():
+        part, _, field = name.rpartition('.')
+        (config[f'{part}_config'] if part else config)[field] = value
+    (to/'config.json').write_text(json.dumps(config))
+    return to
+
+
+@pytest.mark.parametrize('kind, fields, why', [
+    ('nano', {'text.rms_norm_eps': 1e-3}, 'text_config.rms_norm_eps is 1e-06 and 0.001'), ('nano', {'text.hidden_act': 'relu'}, "text_config.hidden_act is 'silu' and 'relu'"),
+    ('nano', {'text.max_position_embeddings': 512}, 'text_config.max_position_embeddings is 4096 and 512'), ('nano', {'text.rope_parameters': dict(rope_type='default', rope_theta=5e5)}, 'rope_theta is 10000.0 and 500000.0'),
+    ('nano', {'text.eos_token_id': 3}, 'text_config.eos_token_id is [0-9]+ and 3'), ('UI-TARS-1.5-7B', {'vision.fullatt_block_indexes': [0]}, r'vision_config.fullatt_block_indexes is \[.*\] and \[0\]')])
+def test_models_that_compute_differently_are_not_mixed(three, tmp_path, kind, fields, why):
+    "Their tensors have the same names and shapes."
+    folders = [three(kind)[0], rewritten(three(kind)[1], tmp_path/'other', **fields)]
+    with pytest.raises(ValueError, match=why): merge_checkpoints(folders, tmp_path/'out')
+    assert not (tmp_path/'out').exists()
+
+
+def test_models_of_another_layout_are_told_why(three, tmp_path):
+    sizes = dict(hidden=32, layers=2, heads=2, inner=48, stem_channels=16, stem_blocks=1)
+    Policy(*new_policy(make_tokenizer(['Click on the button.', 'Enter text.']), 0, glimpses=1, **sizes), 'ui-tars-2', 'nano').save(tmp_path/'one')
+    with pytest.raises(ValueError, match=r'one compute differently.*num_hidden_layers is 4 and 3.*glimpses is \[2, 3\] and \[2\]'): merge_checkpoints([three('nano')[0], tmp_path/'one'], tmp_path/'out')
+
+
+@pytest.mark.parametrize('odd', [float('nan'), float('inf')])
+def test_a_checkpoint_with_a_number_that_is_none_is_refused_by_tensor(three, tmp_path, odd):
+    folder = shutil.copytree(three('nano')[0], tmp_path/'broken')
+    tensors = load_file(folder/'model.safetensors')
+    tensors['target.weight'][0, 3] = odd
+    save_file(tensors, folder/'model.safetensors', dict(format='pt'))
+    with pytest.raises(ValueError, match='broken hold NaN or infinity: target.weight'): merge_checkpoints([three('nano')[1], folder], tmp_path/'out')
 
 
 def test_a_folder_that_is_merged_may_be_replaced(three, tmp_path):

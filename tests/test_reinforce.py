@@ -1,5 +1,5 @@
 "Reinforcement learning as a run: killed, resumed, on two processes; and what a trainer may never do."
-import asyncio, contextlib, inspect, itertools, json, multiprocessing, queue, shutil
+import asyncio, contextlib, inspect, itertools, json, multiprocessing, os, queue, shutil, signal, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from safetensors.torch import load_file
 
 from tests import reinforce_run
-from tests.scripts import script
+from tests.scripts import OURS, ROOT, script
 from tests.waiting import until
 from uitars_nb.agent.actor import Actor, ActorFailed
 from uitars_nb.agent.curriculum import Curriculum
@@ -66,6 +66,40 @@ def test_a_killed_run_learns_from_the_same_batches_again(tmp_path):
     assert (times > 0).all(None) and (times.train_share < 1).all()
     assert script('reinforce_run', tmp_path).returncode == 0      # nothing is left to do
     assert read_jsonl(run/'rank-0'/'batches.jsonl') == journal
+
+
+def test_a_run_that_is_asked_to_end_ends_within_seconds_and_loses_nothing(tmp_path):
+    "SIGTERM in the middle of an update of a minute, while the actor plays for the next ones."
+    run = tmp_path/'run'
+    env = {k: v for k, v in os.environ.items() if k not in OURS} | dict(PYTHONPATH=str(ROOT), HF_HUB_OFFLINE='1')
+    with open(tmp_path/'said', 'w') as said: process = subprocess.Popen([sys.executable, '-m', 'tests.reinforce_run', tmp_path, '--updates', '3', '--slow', '60'], stdout=said, stderr=said, env=env, cwd=ROOT)
+    try:
+        while not (run/'updating').exists() and process.poll() is None: time.sleep(.1)
+        time.sleep(5)   # an episode is played in less
+        process.terminate()
+        began = time.monotonic()
+        assert process.wait(60) == 128 + signal.SIGTERM, (tmp_path/'said').read_text()[-3000:]
+        assert time.monotonic() - began < 20   # five on an idle machine
+    finally: process.kill()
+    before, kept = read_jsonl(run/'rank-0'/'batches.jsonl'), [o.id for o in Store(run/'rank-0'/'left')]
+    assert len(before) == 1 and kept and not {*kept} & {*before[0]['ids']}
+    done = script('reinforce_run', tmp_path, '--updates', 3)
+    assert done.returncode == 0, done.stderr[-3000:]
+    journal = accounted(run, 3)
+    assert journal[:1] == before and {*kept} <= {id for o in journal for id in o['ids']}
+
+
+def test_what_a_collector_leaves_is_what_no_batch_holds(tmp_path):
+    "Also where it makes a batch already, for which an actor waits; of several samples of an instance two are enough."
+    said = (Step(Observation(np.zeros((8, 8, 3), np.uint8)), completion=Completion('', np.int32([1]), np.int32([2]), np.zeros(1, np.float32), np.zeros(1, np.int32), (0,))),)
+    sample = lambda i, k: Trajectory(f'run/{i:06}-{k}.0', TaskSpec('miniwob/click-test', i), said, StopReason.FINISHED, 1., True)
+    ids = lambda batch: [o.id[-6:-2] for o in batch.trajs]
+    first = Collector([sample(i, k) for i in range(3) for k in range(2)], tmp_path, 4, samples=2)
+    assert [ids(o) for o in first] == [['00-0', '00-1', '01-0', '01-1']]
+    first.leave([sample(3, 0), sample(3, 1), sample(4, 0)])
+    again = Collector([], tmp_path, 4, samples=2)
+    assert [ids(o) for o in again] == [['00-0', '00-1', '01-0', '01-1'], ['02-0', '02-1', '03-0', '03-1']] and len(Store(tmp_path/'store')) == 8
+    assert [ids(o) for o in Collector([], tmp_path, 4, samples=2)] == [ids(o) for o in again]   # what was left is in the journal by now
 
 
 def test_a_killed_run_ends_in_the_bits_of_one_that_was_not(tmp_path):

@@ -189,8 +189,27 @@ def test_grpo_by_hand(pairs, scale):
     for g, r, adv in zip(group.tolist(), reward.tolist(), grpo_advantages(reward, group, scale).tolist()):
         of = np.array([x for h, x in pairs if h == g])
         spread = of.std(ddof=1) if len(of) > 1 else 0.
-        expected = 0. if spread == 0 else (r - of.mean()) / (spread + 1e-6 if scale else 1)
+        expected = 0. if spread == 0 else (r - of.mean()) / (spread if scale else 1)
         assert math.isclose(adv, expected, abs_tol=1e-9)
+
+
+@given(st.floats(2 ** -10, 1e6, width=32), st.integers(1, 9), st.booleans())
+def test_equal_rewards_of_any_size_teach_nothing(reward, n, scale):
+    "A mean of equal fp32 numbers may differ from them."
+    reward = torch.tensor([reward] * n + [0., 1.])
+    adv = grpo_advantages(reward, torch.tensor([0] * n + [1, 1]), scale)
+    assert (adv[:n] == 0).all() and adv[n] == -adv[n + 1] != 0
+
+
+@given(st.floats(-1e3, 1e3), st.sampled_from([1e-9, 1., 1e6]))
+def test_scaled_advantages_do_not_depend_on_the_unit_of_rewards(base, unit):
+    group, reward = torch.zeros(4, dtype=torch.int64), torch.tensor([0., 1, 1, 3], dtype=torch.float64)
+    torch.testing.assert_close(grpo_advantages((base + reward) * unit, group), grpo_advantages(reward, group), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize('odd', [math.nan, math.inf, -math.inf])
+def test_rewards_that_are_no_numbers_are_named(odd):
+    with pytest.raises(ValueError, match=f'trajectory 2, in group 7, is {odd}'): grpo_advantages(torch.tensor([0., 1, odd]), torch.tensor([3, 7, 7]))
 
 
 @given(seeds)

@@ -108,6 +108,22 @@ async def test_a_client_that_hangs_up_leaves_the_batch(policy, monkeypatch):
         assert engine.stats()['reply_tokens'] < 3800 + drawn
 
 
+ECHO = dict(role='assistant', content='Done.', refusal=None, tool_calls=None, function_call=None)   # what OpenAI's client makes of a reply
+
+
+@pytest.mark.parametrize('field, message', [
+    ('tool_calls', dict(role='assistant', content='', tool_calls=[dict(id='a')])), ('function_call', dict(role='assistant', content='', function_call=dict(name='f'))),
+    ('name', dict(role='user', content='A', name='bob')), ('reasoning_content', dict(role='assistant', content='A', reasoning_content='B')), ('contnet', dict(role='user', contnet='A')),
+    ('content', dict(role='user')), ('content', dict(role='user', content=None)), ('int', dict(role='user', content=0)), ('bool', dict(role='user', content=False)), ('dict', dict(role='user', content={})),
+    ('cache_control', dict(role='user', content=[dict(type='text', text='A', cache_control=dict(type='ephemeral'))])),
+    ('low', dict(role='user', content=[dict(type='image_url', image_url=dict(url=data_url(SCREEN), detail='low'))]))])
+async def test_what_a_message_holds_is_read_or_refused_by_name(policy, field, message):
+    async with Engine(policy) as engine, serving(engine, 'secret') as (url, _), httpx.AsyncClient(base_url=url, headers=dict(authorization='Bearer secret')) as client:
+        ask = lambda *messages: client.post('/chat/completions', json=dict(messages=list(messages), max_tokens=1))
+        refused, fine = await ask(message, dict(role='user', content='go')), await ask(ECHO, dict(role='user', content=''))
+    assert refused.status_code == 400 and field in refused.json()['error']['message'] and fine.status_code == 200
+
+
 @pytest.mark.parametrize('content, why', [([dict(type='ids', ids=[1 << 31])], 'list of token ids'), ([dict(type='ids', ids=[999999])], 'another tokenizer'), ([dict(type='ids', ids=[-1])], 'list of token ids'), ([dict(type='ids')], 'list of token ids'),
     ([dict(type='ids', ids=None)], 'list of token ids'), ([dict(type='image_url', image_url=dict(url=None))], 'image_url with its url'), ([dict(type='image_url')], 'image_url with its url'), ([7], 'not .int'), (7, 'list of parts, not int')])
 async def test_what_no_model_can_take_is_the_clients_fault(policy, content, why):

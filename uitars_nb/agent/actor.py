@@ -28,6 +28,7 @@ class Actor:
     ):
         self.config, self.weights, self.version, self.restarts, self.patience = config, weights, version, restarts, patience
         self.process, self.deaths, self.stats, self.chances, self.open = None, 0., {}, dict(config.chances), config.open
+        self.arrived = queue.SimpleQueue()
         self.take_stock = lambda: 0   # instances that the trainer holds; asked before each start
 
     def start(self):
@@ -86,16 +87,23 @@ class Actor:
         self.close()
         self.start()
 
-    def close(self):
+    def close(self, wait: float = 10.):   # seconds for its browsers to end; then it is killed
         "End the process and what it has started."
         if not self.process: return
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.conn.fileno())) as both: both.shutdown(socket.SHUT_RDWR)   # wakes the reader, which closing would not
         self.reader.join()
         self.conn.close()
-        self.process.join(10)
+        self.process.join(wait)
         if self.process.is_alive(): self.process.kill()
         self.process.join()
         self.process = None
+
+    def rest(self) -> list[Trajectory]:
+        "What has arrived, and nobody has taken."
+        left = []
+        with contextlib.suppress(queue.Empty):
+            while True: left.append(self.arrived.get_nowait())
+        return [o[1] for o in left if o and o[0] != 'failed']
 
     def __enter__(self): return self
     def __exit__(self, *exc): self.close()

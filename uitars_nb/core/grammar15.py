@@ -156,21 +156,24 @@ def take_arguments(
 # %% ../../nbs/00_core/12_grammar15.ipynb #b2d7b86c
 _ACTION = re.compile(r'^Action:', re.MULTILINE)
 _ESCAPED = re.compile(r'^(\\*+)(Action:)', re.MULTILINE)
+_OPENING = re.compile('Thought:|Reflection:|Action_Summary:')
 
 NEEDED = 'after the thought comes a line that begins with Action: and a call'
 
 def take_thought(
     cur: Cursor,
 ) -> str:
-    "The thought that stands here, if any; the cursor moves behind `Action:`."
+    "The thought that stands here, if any, with a reflection before it; the cursor moves behind `Action:`."
     cur.skip()
     if cur.take('Action:'): return ''
     if cur.done: raise Refusal(Fault(FaultKind.EMPTY, f'the reply has no action; {NEEDED}', cur.at))
-    if not cur.take('Thought:'): refuse(cur, 'Thought: or Action:', 'Thought:', 'Action:')
+    if not (opening := cur.match(_OPENING)): refuse(cur, 'Thought: or Action:', 'Thought:', 'Action:', 'Reflection:', 'Action_Summary:')
     start, found = cur.at, _ACTION.search(cur.text, cur.at)
     if not found: raise Refusal(Fault(FaultKind.EMPTY, f'the reply has no action; {NEEDED}', len(cur.text)))
     cur.at = found.end()
-    return _ESCAPED.sub(lambda m: m[1][1:] + m[2], cur.text[start:found.start()].strip())
+    said = cur.text[start:found.start()]
+    if opening[0] == 'Reflection:': said = '\n'.join(filter(None, map(str.strip, said.split('Action_Summary:', 1))))
+    return _ESCAPED.sub(lambda m: m[1][1:] + m[2], said.strip())
 
 # %% ../../nbs/00_core/12_grammar15.ipynb #b46310db
 def take_call(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FILES', 'NEEDED', 'SHIPPED', 'PARTS', 'shipped', 'locate', 'beside', 'fingerprint', 'fetching', 'fetch', 'complaints',
-           'load_config', 'load_model', 'blank_model', 'without_videos', 'load_processor', 'save_processor', 'writing',
-           'adapt', 'adapts', 'learned_names', 'merge']
+           'load_config', 'not_finite', 'load_model', 'blank_model', 'without_videos', 'load_processor',
+           'save_processor', 'writing', 'adapt', 'adapts', 'learned_names', 'merge']
 
 # %% ../../nbs/30_model/22_checkpoints.ipynb #9fca2456
 import contextlib, logging, os, shutil, zlib
@@ -114,16 +114,24 @@ def load_config(
         raise ValueError(f'{name} is a model of type {config.model_type}, which does not take images and text')
     return config
 
+@torch.no_grad()
+def not_finite(
+    model: nn.Module,
+) -> list[str]:
+    "Names of the tensors that hold NaN or infinity; what is offloaded, or of a single byte, is not looked at."
+    return [k for k, v in (*model.named_parameters(), *model.named_buffers()) if v.is_floating_point() and v.itemsize > 1 and not v.is_meta and not v.sum(dtype=torch.float32).isfinite() and not v.isfinite().all()]
+
 def load_model(
     name: str | Path,
     absent: Iterable[str] = (),   # tensors that may be missing
     **kwargs,                     # of transformers' `from_pretrained`: dtype, device_map, attn_implementation
 ) -> Any:
-    "The model of a checkpoint, in evaluation mode. Raises `ValueError` where tensors are missing, surplus or of another shape."
+    "The model of a checkpoint, in evaluation mode. Raises `ValueError` where tensors are missing, surplus or of another shape, or hold NaN or infinity."
     name, config = locate(name), load_config(name)
     with fetching(name):
         model, info = AutoModelForImageTextToText.from_pretrained(name, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs)
     if found := complaints(info, absent): raise ValueError(f'the weights in {name} do not make a {type(model).__name__}: {found}')
+    if broken := not_finite(model): raise ValueError(f'the weights in {name} hold NaN or infinity: {", ".join(broken[:8])}{" ..." if len(broken) > 8 else ""}')
     return model.eval()
 
 def blank_model(

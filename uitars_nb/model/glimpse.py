@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .stem import CELL, CHARACTERS, NAMES, TOKEN, WITHIN, spelled, waves
+from .stem import CELL, CHARACTERS, EPS, NAMES, TOKEN, WITHIN, middles, spelled, waves
 
 # %% ../../nbs/30_model/09_glimpse.ipynb #29345c0a
 MORE = 8   # numbers of a cell's key and value beyond the stem's channels
@@ -34,9 +34,8 @@ def cell_places(
     cols: int,
     device: torch.device | None = None,
 ) -> torch.Tensor:
-    "(2, H, W): x and y of the middle of each cell, as shares of the screen's sides."
-    middle = lambda n, side, px: ((torch.arange(n, device=device) + .5) * px / side).clamp(max=1)
-    x, y = middle(cols * TOKEN[1] // CELL[1], width, CELL[1]), middle(rows * TOKEN[0] // CELL[0], height, CELL[0])
+    "(2, H, W): x and y of the middle of each cell, as shares of the screen's sides; in the precision of `middles`."
+    x, y = middles(cols * TOKEN[1] // CELL[1], width, CELL[1], device), middles(rows * TOKEN[0] // CELL[0], height, CELL[0], device)
     return torch.stack([x.expand(len(y), -1), y[:, None].expand(-1, len(x))])
 
 # %% ../../nbs/30_model/09_glimpse.ipynb #4f09844f
@@ -60,8 +59,9 @@ class CloseUp(nn.Module):
         "(N, rows, cols, 2 * WITHIN * (C + MORE)): keys, and values of cells and their places."
         (n, _, h, w), of_token = cells.shape, [t // s for t, s in zip(TOKEN, CELL)]
         xy = cell_places(*size, h // of_token[0], w // of_token[1], cells.device)
-        code = self.where(torch.cat([waves(o, self.place // 2) for o in xy], -1).to(cells.dtype))
-        key = F.rms_norm(self.around(F.gelu(self.near(cells))).movedim(1, -1) + code, code.shape[-1:]).movedim(-1, 1)
+        columns, lines = (waves(o, self.place // 2).to(cells.dtype) for o in (xy[0, 0], xy[1, :, 0]))
+        code = self.where(torch.cat([columns.expand(h, -1, -1), lines[:, None].expand(-1, w, -1)], -1))
+        key = F.rms_norm(self.around(F.gelu(self.near(cells))).movedim(1, -1) + code, code.shape[-1:], eps=EPS).movedim(-1, 1)
         coarse = (xy * 64).floor() / 64
         places = F.pad(torch.cat([coarse, xy - coarse]), (0, 0, 0, 0, 0, MORE - 4)).to(cells.dtype)
         value = torch.cat([cells[:, :self.where.out_features - MORE], places.expand(n, -1, -1, -1)], 1)
@@ -168,7 +168,7 @@ def _view(key, value, sees):
 
 # %% ../../nbs/30_model/09_glimpse.ipynb #c8ce58ce
 def _exact(dtype, device):
-    "fp32 in fp64, on a processor: waves multiply what rounding leaves of a place by 300, and an engine's log-probabilities would be up to two thousandths of a nat from those of a plain pass."
+    "fp64 for fp32 on a processor: waves multiply the rounding of a place by 314."
     return torch.float64 if dtype == torch.float32 and device.type == 'cpu' else dtype
 
 class Glimpse(nn.Module):
@@ -187,7 +187,7 @@ class Glimpse(nn.Module):
 
     def asked(self, hidden: torch.Tensor) -> torch.Tensor:
         "Queries (..., C + MORE), scaled."
-        return F.rms_norm(self.query(self.norm(hidden)), (self.wide,)) * (self.sharp * self.wide ** -.5).to(hidden.dtype)
+        return F.rms_norm(self.query(self.norm(hidden)), (self.wide,), eps=EPS) * (self.sharp * self.wide ** -.5).to(hidden.dtype)
 
     def forward(self, hidden_states, attention_mask=None, past_key_values=None, fine=None, images=None, names: Callable | None = None, letters: torch.Tensor | None = None, scenes: dict | None = None, **kwargs) -> torch.Tensor:
         "(B, T, hidden). `fine` (B, K, F) and `images` (B, T) as `known_cells` takes them; `names` is `Stem.names`, `letters` what `stem.spelled` takes, and `scenes` what the glimpses of one pass share."
@@ -203,10 +203,11 @@ class Glimpse(nn.Module):
     def _look(self, hidden, scene, names, letters):
         query = self.asked(hidden)
         out = torch.cat([self._attended(*o) for o in zip(query.split([len(o.key) for o in scene.views]), scene.views)])
-        cells, place = out[..., :self.channels].to(query.dtype), out[..., self.channels:].detach().float()
+        cells, place = out[..., :self.channels].to(query.dtype), out[..., self.channels:].detach()
+        place = place.to(torch.promote_types(place.dtype, torch.float32))   # fp64 stays
         x, y = place[..., 0] + place[..., 2], place[..., 1] + place[..., 3]
         look, letter, where = self.gates(self.norm(hidden)).sigmoid().split(1, -1)
-        added = where * self.loud[1] * torch.cat([waves(o, hidden.shape[-1] // 2) for o in (x, y)], -1)
+        added = where * self.loud[1] * torch.cat([waves(o, hidden.shape[-1] // 2) for o in (x, y)], -1).float()
         known = names(cells)
         if letters is not None: added = added + letter * self.loud[0] * spelled(known[..., 1:CHARACTERS - 1], letters)
         size = hidden.detach().float().square().mean(-1, keepdim=True).sqrt()

@@ -144,15 +144,17 @@ def grpo_advantages(
     reward_B: Tensor,    # float, of whole trajectories
     group_B: Tensor,     # int, which trajectories are of one task instance
     scale: bool = True,  # divide by the group's standard deviation
-    eps: float = 1e-6,   # a deviation of no more counts as none
+    eps: float = 1e-6,   # a deviation of no more than this share of the group's largest reward counts as none
 ) -> Tensor:
-    "How much better than its group each trajectory was (B,); 0 in groups of one or of equal rewards."
+    "How much better than its group each trajectory was (B,); 0 in groups of one or of equal rewards. Raises `ValueError` for a reward that is not finite."
+    if len(odd := (~reward_B.isfinite()).nonzero()[:, 0]): raise ValueError(f'rewards have to be finite numbers: that of trajectory {int(odd[0])}, in group {int(group_B[odd[0]])}, is {float(reward_B[odd[0]])}')
     _, at_B, n_G = group_B.unique(return_inverse=True, return_counts=True)
-    total = lambda x_B: torch.zeros(len(n_G), dtype=x_B.dtype, device=x_B.device).index_add_(0, at_B, x_B)
-    adv_B = reward_B - (total(reward_B) / n_G)[at_B]
-    std_G = (total(adv_B ** 2) / (n_G - 1).clamp(min=1)).sqrt()
-    adv_B = torch.where((std_G > eps)[at_B], adv_B, 0)
-    return adv_B / (std_G[at_B] + eps) if scale else adv_B
+    over_G = lambda x_B, how: torch.zeros(len(n_G), dtype=x_B.dtype, device=x_B.device).scatter_reduce(0, at_B, x_B, how, include_self=False)
+    above_B = reward_B.double() - over_G(reward_B.double(), 'amin')[at_B]   # exactly 0 where all are equal
+    adv_B = above_B - over_G(above_B, 'mean')[at_B]
+    std_G = (over_G(adv_B ** 2, 'sum') / (n_G - 1).clamp(min=1)).sqrt()
+    varies_B = (std_G > eps * over_G(reward_B.double().abs(), 'amax'))[at_B]
+    return torch.where(varies_B, adv_B / std_G[at_B] if scale else adv_B, 0).to(reward_B.dtype)
 
 # %% ../../nbs/50_rl/10_losses.ipynb #6d07e2a6
 def whiten(

@@ -6,10 +6,11 @@
 __all__ = ['PATIENCE', 'Batch', 'Groups', 'Exhausted', 'Collector']
 
 # %% ../../nbs/70_train/24_collector.ipynb #9486d9a6
-import asyncio, time
+import asyncio, shutil, time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from torch.utils.data import IterableDataset
@@ -146,19 +147,44 @@ class Collector(IterableDataset):
         writer, since, failures, lost, left = self.store.writer(seconds=float('inf')), time.perf_counter(), Counter(), Counter(), Counter()
         size = self.batch // self.groups.samples
         if hasattr(self.source, 'take_stock'): self.source.take_stock = self.take_stock
-        for traj in self.source:
-            if traj.stop.is_environment: failures[traj.stop.value] += 1
-            elif hasattr(self.source, 'tell'): self.untold.append((traj, self._judge(traj)))
-            self._tell()
-            if self.groups.gives_up(traj): lost[traj.task.name] += 1
-            if group := self.groups.add(traj): self.ready.append(group)
+        self.ready = self._left()
+        for traj in chain([None], self.source):   # what was left may be a batch already, and whoever plays then waits for it
+            if traj: self._take(traj, failures, lost)
             while len(self._usable(number, left)) >= size:
-                trajs, self.ready = sum(self.ready[:size], []), self.ready[size:]
+                trajs = sum(self.ready[:size], [])
                 rewards = self._rewards(trajs)
                 self._tell()
                 self._keep(writer, number, trajs, rewards, dict(left=left, failures=failures, lost=lost))
+                self.ready = self.ready[size:]   # in the journal, or still here
                 yield Batch(number, trajs, rewards, waited=time.perf_counter() - since, failures=failures, lost=lost, **left, stats=dict(getattr(self.source, 'stats', {})))
                 number, since, failures, lost, left = number + 1, time.perf_counter(), Counter(), Counter(), Counter()
+
+    def _take(self, traj, failures, lost):
+        if traj.stop.is_environment: failures[traj.stop.value] += 1
+        elif hasattr(self.source, 'tell'): self.untold.append((traj, self._judge(traj)))
+        self._tell()
+        if self.groups.gives_up(traj): lost[traj.task.name] += 1
+        if group := self.groups.add(traj): self.ready.append(group)
+
+    def _left(self):
+        "Groups that an earlier start has left, without what the journal knows."
+        known, groups = {id for o in self.journal for id in o['ids']}, {}
+        if (self.path/'left').exists():
+            for o in Store(self.path/'left'): groups.setdefault(group_of(o), []).append(o)
+        return [group for group in groups.values() if not known & {o.id for o in group}]
+
+    def leave(self,
+        arrived: Iterable[Trajectory] = (),   # and not taken yet
+    ):
+        "Store the trajectories that no batch holds for the next start of the run; of several samples of an instance two are enough."
+        for o in arrived:
+            if group := self.groups.add(o): self.ready.append(group)
+        known, least = {id for o in self.journal for id in o['ids']}, min(2, self.groups.samples)
+        groups = [o for o in (*self.ready, *self.groups.open.values()) if len(o) >= least and not known & {t.id for t in o}]
+        shutil.rmtree(self.path/'left', ignore_errors=True)
+        writer = Store(self.path/'left').writer(seconds=float('inf'))
+        for o in sum(groups, []): writer.append(o)
+        writer.flush()
 
     def take_stock(self) -> int:
         "Instances that wait for the next update when an actor starts. What its predecessor has left open is dropped."

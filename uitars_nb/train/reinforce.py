@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['RANK', 'APART', 'RolloutFeed', 'weights_of', 'learned_state', 'AfterUpdate', 'Hardware', 'fitting_hardware',
-           'rl_trainer', 'last_update', 'pretrain_value', 'apart', 'Fixed', 'reinforce', 'check_slope']
+           'rl_trainer', 'last_update', 'pretrain_value', 'apart', 'Ends', 'Fixed', 'reinforce', 'check_slope']
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
-import inspect, re, warnings
+import inspect, re, signal, threading, warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -65,7 +65,7 @@ class RolloutFeed(L.LightningDataModule):
         rank = self.trainer.global_rank
         c = replace(self.config, run=f'{self.config.run}-{rank}' if rank else self.config.run, skip=self.config.skip + rank * RANK, device=self.trainer.local_rank)
         self.actor = Actor(c, self.weights, self.start)
-        collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, self.oldest, self.start, self.length, c.differing)
+        self.collector = collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, self.oldest, self.start, self.length, c.differing)
         if len(collector.store):   # an earlier start has played, and may have been killed before it wrote its first line
             self.actor.config = replace(c, skip=max(c.skip, collector.drawn) + (2 + c.staleness) * c.batch)
             latest = (collector.journal or [{}])[-1]
@@ -76,6 +76,12 @@ class RolloutFeed(L.LightningDataModule):
     def teardown(self, stage: str):
         "Ends the actor."
         if self.actor: self.actor.close()
+
+    def leave(self):
+        "Ends the actor; what it has played waits for the next start of the run."
+        if not self.actor: return
+        self.collector.leave(self.actor.rest())   # first of all: whoever asks for the end may not wait for that of the browsers
+        self.actor.close(3.)
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #3a1077e4
 def weights_of(
@@ -157,7 +163,7 @@ def rl_trainer(
     bar = [Progress(leave=True)] if progress else []
     return L.Trainer(
         max_epochs=1, accelerator=h.accelerator, devices=h.devices, num_nodes=h.nodes, strategy=STRATEGIES[h.strategy](h), **in_precision(h.precision),
-        logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=1), TensorBoardLogger(path, name='tensorboard', version='')], callbacks=[GiveBack(), *callbacks, *bar],
+        logger=[CSVLogger(path, name='csv', flush_logs_every_n_steps=1), TensorBoardLogger(path, name='tensorboard', version='')], callbacks=[GiveBack(), Ends(), *callbacks, *bar],
         use_distributed_sampler=False, enable_checkpointing=False, enable_progress_bar=progress, enable_model_summary=False, default_root_dir=path)
 
 def last_update(
@@ -210,7 +216,19 @@ def _run(trainer, module, feed, checkpoint=None):
     "Fit; whatever happens, the actor ends."
     try:
         with warnings.catch_warnings(action='ignore'): trainer.fit(module, feed, ckpt_path=checkpoint)
+    except SystemExit: feed.leave(); raise
     finally: feed.teardown('fit')
+
+class Ends(L.Callback):
+    "At SIGTERM, ends the process in the middle of an update, which the journal makes again at the next start; Lightning would wait for its end."
+    def on_train_start(self, trainer, module):
+        "From now on; Lightning puts back the handler that it has found."
+        if threading.current_thread() is not threading.main_thread(): return
+        def end(signum, frame):
+            signal.signal(signum, signal.SIG_IGN)   # once is enough: what was played is being stored
+            if trainer.strategy.launcher is not None: trainer.strategy.launcher.kill(signum)
+            raise SystemExit(128 + signum)
+        signal.signal(signal.SIGTERM, end)
 
 class Fixed(L.Callback):
     "Keeps an actor playing whose policy never changes."
