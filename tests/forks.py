@@ -126,7 +126,8 @@ class Forks:
         read, write = os.pipe()
         with open(read, 'rb', buffering=0) as pipe:
             order = dict(kind=kind, args=[str(o) for o in args], env=env or dict(os.environ))
-            socket.send_fds(self.link, [json.dumps(order).encode()], [write])
+            try: socket.send_fds(self.link, [json.dumps(order).encode()], [write])
+            except BrokenPipeError: pass   # the answer says why
             os.close(write)
             pid = self._answer()
             out, ended = read_all(pipe, time.monotonic() + seconds)
@@ -137,7 +138,7 @@ class Forks:
     def _answer(self):
         if line := self.answers.readline(): return int(line)
         self.errors.seek(0)
-        raise RuntimeError(f'the server of forks ended: {self.errors.read()[-3000:]}')
+        raise RuntimeError(f'the server of forks ended with status {self.server.wait(10)}: {self.errors.read()[-3000:]}')
 
 
 def read_all(pipe, deadline):
