@@ -4,7 +4,7 @@ import os
 import psutil
 import pytest
 
-from tests.forks import Forks
+from tests.forks import forks
 from tests.waiting import lives, until
 
 CODE = {
@@ -23,9 +23,7 @@ CODE = {
 def server(tmp_path_factory):
     home = tmp_path_factory.mktemp('scripts')
     for name, code in CODE.items(): (home/f'{name}.py').write_text(f'import os, sys\n{code}\n')
-    forks = Forks()
-    yield lambda name, *words, seconds=60, **env: forks.run('script', name, *words, seconds=seconds, **os.environ | dict(PYTHONPATH=str(home)) | env)
-    forks.close()
+    return lambda name, *words, seconds=60, **env: forks().run('script', name, *words, seconds=seconds, **os.environ | dict(PYTHONPATH=str(home)) | env)
 
 
 def test_each_begins_anew(server):
