@@ -8,14 +8,24 @@ from tests.forks import forks
 root = Path(__file__).resolve().parents[1]
 books = sorted(p for p in (root/'nbs').rglob('*.ipynb') if not any(o.startswith(('.', '_')) for o in p.relative_to(root).parts))
 SECONDS = 240  # before a notebook counts as hanging
+LONG = """
+    70_train/28_value 70_train/32_reinforce
+    experiments/architectures experiments/async_rollout experiments/clip_higher experiments/decoupled_gae experiments/dynamics experiments/value_pretraining
+    tutorials/20_own_loss""".split()   # more than a quarter of a minute of one core each; of experiments that compare runs of practice, ppo_grpo stays
+
+
+def named(path): return str(path.relative_to(root/'nbs').with_suffix(''))
 
 
 def last(text): return '\n'.join(text.splitlines()[-60:])
 
 
 @pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize('path', books, ids=lambda p: str(p.relative_to(root/'nbs')))
+@pytest.mark.parametrize('path', [pytest.param(o, marks=[pytest.mark.slow] * (named(o) in LONG), id=str(o.relative_to(root/'nbs'))) for o in books])
 def test_notebook(path):
     code, out = forks().run('notebook', path, seconds=SECONDS)
     assert code is not None, f'{path.name} did not end within {SECONDS} s'
     assert code == 0, last(out)
+
+
+def test_the_long_ones_exist(): assert {*LONG} <= {*map(named, books)}
