@@ -10,8 +10,9 @@ books = sorted(p for p in (root/'nbs').rglob('*.ipynb') if not any(o.startswith(
 SECONDS = 240  # before a notebook counts as hanging
 LONG = """
     70_train/28_value 70_train/32_reinforce
-    experiments/architectures experiments/async_rollout experiments/clip_higher experiments/decoupled_gae experiments/dynamics experiments/value_pretraining
-    tutorials/20_own_loss""".split()   # more than a quarter of a minute of one core each; of experiments that compare runs of practice, ppo_grpo stays
+    experiments/architectures experiments/async_rollout experiments/clip_higher experiments/decoupled_gae experiments/dynamics
+    experiments/flywheel experiments/main experiments/value_pretraining
+    tutorials/20_own_loss""".split()   # over 15 seconds of a core each. What stays: ppo_grpo, of those that compare runs; the main job, in test_cli
 
 
 def named(path): return str(path.relative_to(root/'nbs').with_suffix(''))
