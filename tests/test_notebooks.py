@@ -11,7 +11,7 @@ SECONDS = 240  # before a notebook counts as hanging
 LONG = """
     70_train/28_value 70_train/32_reinforce
     experiments/architectures experiments/async_rollout experiments/clip_higher experiments/decoupled_gae experiments/dynamics
-    experiments/ct experiments/main experiments/value_pretraining
+    experiments/ct experiments/main experiments/outcome_model experiments/value_pretraining
     tutorials/20_own_loss""".split()   # over 15 seconds of a core each. What stays: ppo_grpo, of those that compare runs; the main job, in test_cli
 
 
