@@ -1,6 +1,7 @@
-"""Notebooks and scripts in processes of their own that need not import torch and its like again: forks of a server that has.
+"""Notebooks and scripts in processes of their own, without the seconds that importing torch takes: forks of a server.
 
-The server imports what the package imports from elsewhere, and starts no thread. The package itself is imported afresh in every fork, which has a session and process group of its own."""
+The server imports what the package imports from elsewhere and starts no thread. Every fork imports the package itself
+afresh, and has a session and process group of its own."""
 import ast
 import atexit
 import functools
@@ -21,7 +22,7 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TOOLS = ['nbdev.test', 'nbdev.showdoc', 'fastcore.test', 'IPython.core.completerlib', 'matplotlib_inline.backend_inline']
+TOOLS = 'nbdev.test nbdev.showdoc fastcore.test IPython.core.completerlib matplotlib_inline.backend_inline'.split()
 COMMAND = 'from tests.forks import serve; serve({})'
 
 
@@ -30,19 +31,22 @@ COMMAND = 'from tests.forks import serve; serve({})'
 def imports(path):
     "Modules from outside the standard library and the package that the file at `path` imports when it is loaded."
     for node in ast.parse(path.read_text(encoding='utf-8')).body:
-        names = [o.name for o in node.names] if isinstance(node, ast.Import) else [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+        if isinstance(node, ast.Import): names = [o.name for o in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level: names = [node.module]
+        else: continue
         yield from (o for o in names if o.split('.')[0] not in {*sys.stdlib_module_names, 'uitars_nb'})
 
 
 def preload():
-    "Import what the package imports. Raises `RuntimeError` if that starts a thread of Python, which no fork would have."
-    for name in sorted({*TOOLS, *(o for path in (ROOT/'uitars_nb').rglob('*.py') for o in imports(path))}): importlib.import_module(name)
+    "Import what the package imports. Raises `RuntimeError` if that starts a Python thread, which no fork would have."
+    names = {o for path in (ROOT/'uitars_nb').rglob('*.py') for o in imports(path)}
+    for name in sorted(names | {*TOOLS}): importlib.import_module(name)
     if threading.active_count() > 1: raise RuntimeError(f'importing started threads: {threading.enumerate()}')
     gc.freeze()   # collections in the forks leave what they share alone
 
 
 def serve(fd):
-    "Fork for every order that comes over the socket `fd`; answer with the fork's process id and, when it has ended, its exit code."
+    "Fork for every order from the socket `fd`. The answers are the fork's process id and, at its end, its exit code."
     link = socket.socket(fileno=fd)
     preload()
     while True:
@@ -108,9 +112,12 @@ class Forks:
     def __init__(self):
         self.link, theirs = socket.socketpair()
         self.errors = tempfile.TemporaryFile('w+')
-        command = [sys.executable, '-c', COMMAND.format(theirs.fileno())]   # `-c`: `__main__` is no file, which a process that is spawned by a fork would run again
-        env = os.environ | dict(HF_HUB_OFFLINE='1', PYTORCH_NVML_BASED_CUDA_CHECK='1')   # to look for a GPU through CUDA before a fork would keep the forks from using it
-        self.server = subprocess.Popen(command, cwd=ROOT, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self.errors, stderr=self.errors)
+        # with `-c`, `__main__` is no file that a process which a fork spawns would run again
+        command = [sys.executable, '-c', COMMAND.format(theirs.fileno())]
+        # the second: who looks for a GPU through CUDA before a fork keeps the forks from using it
+        env = os.environ | dict(HF_HUB_OFFLINE='1', PYTORCH_NVML_BASED_CUDA_CHECK='1')
+        streams = dict(stdin=subprocess.DEVNULL, stdout=self.errors, stderr=self.errors)
+        self.server = subprocess.Popen(command, cwd=ROOT, env=env, pass_fds=[theirs.fileno()], **streams)
         theirs.close()
         self.answers = self.link.makefile()
         atexit.register(self.close)
@@ -122,7 +129,10 @@ class Forks:
         self.server.wait()
 
     def run(self, kind, *args, seconds, **env):
-        "Exit code and output. The code is None if it, or what it left behind with its output, did not end within `seconds`; its group is then killed."
+        """Exit code and output of a notebook or script.
+
+        If it, or a process that it left behind with its output, does not end within `seconds`, its process group is
+        killed, and the code is None."""
         read, write = os.pipe()
         with open(read, 'rb', buffering=0) as pipe:
             order = dict(kind=kind, args=[str(o) for o in args], env=env or dict(os.environ))
@@ -138,14 +148,17 @@ class Forks:
     def _answer(self):
         if line := self.answers.readline(): return int(line)
         self.errors.seek(0)
-        raise RuntimeError(f'the server of forks ended with status {self.server.wait(10)}: {self.errors.read()[-3000:]}')
+        said = self.errors.read()[-3000:]
+        raise RuntimeError(f'the server of forks ended with status {self.server.wait(10)}: {said}')
 
 
 def read_all(pipe, deadline):
     "What a pipe gave until its end or the deadline, and whether its end was seen."
-    chunks = []
-    while select.select([pipe], [], [], max(0, deadline - time.monotonic()))[0] and (not chunks or chunks[-1]): chunks.append(pipe.read(1 << 16))
-    return b''.join(chunks).decode(errors='replace'), bool(chunks) and not chunks[-1]
+    chunks, ended = [], False
+    while not ended and select.select([pipe], [], [], max(0, deadline - time.monotonic()))[0]:
+        chunks.append(pipe.read(1 << 16))
+        ended = not chunks[-1]
+    return b''.join(chunks).decode(errors='replace'), ended
 
 
 @functools.cache

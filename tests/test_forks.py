@@ -1,5 +1,6 @@
 "Forks of a process that has imported torch are as good as processes of their own."
 import os
+from textwrap import dedent
 
 import psutil
 import pytest
@@ -7,29 +8,41 @@ import pytest
 from tests.forks import forks
 from tests.waiting import lives, until
 
-CODE = {
-    'draws':   'import random, numpy as np, torch; print(random.random(), np.random.random(), torch.get_num_threads(), sys.argv)',
-    'clean':   'print([o for o in sys.modules if o.startswith("uitars_nb")], os.getsid(0) == os.getpid(), len(os.listdir("/proc/self/task")) < 4)',
-    'at_end':  'import atexit, threading, time; atexit.register(print, "last"); threading.Thread(target=lambda: (time.sleep(.3), print("thread"))).start()',
-    'says_no': 'sys.exit("no")',
-    'breaks':  '1 / 0',
-    'dies':    'os.kill(os.getpid(), 9)',
-    'leaves':  'import subprocess; print(subprocess.Popen(["sleep", "600"]).pid)',
-    'adds':    'import torch; x = torch.ones(600, 600); print((x @ x).max().item(), os.environ.get("TOLD"))',
-    'spawns':  'import multiprocessing\nif __name__ == "__main__":\n    with multiprocessing.get_context("spawn").Pool(1) as pool: print(pool.map(abs, [-5]))'}
+CODE = dict(
+    draws="""
+        import random, numpy as np, torch
+        print(random.random(), np.random.random(), torch.get_num_threads(), sys.argv)""",
+    clean="""
+        print([o for o in sys.modules if o.startswith('uitars_nb')], os.getsid(0) == os.getpid())""",
+    at_end="""
+        import atexit, threading, time
+        atexit.register(print, 'last')
+        threading.Thread(target=lambda: (time.sleep(.3), print('thread'))).start()""",
+    says_no='sys.exit("no")',
+    breaks='1 / 0',
+    dies='os.kill(os.getpid(), 9)',
+    leaves='import subprocess; print(subprocess.Popen(["sleep", "600"]).pid)',
+    adds='import torch; x = torch.ones(600, 600); print((x @ x).max().item(), os.environ.get("TOLD"))',
+    spawns="""
+        import multiprocessing
+        if __name__ == '__main__':
+            with multiprocessing.get_context('spawn').Pool(1) as pool: print(pool.map(abs, [-5]))""")
 
 
 @pytest.fixture(scope='module')
 def server(tmp_path_factory):
     home = tmp_path_factory.mktemp('scripts')
-    for name, code in CODE.items(): (home/f'{name}.py').write_text(f'import os, sys\n{code}\n')
-    return lambda name, *words, seconds=60, **env: forks().run('script', name, *words, seconds=seconds, **os.environ | dict(PYTHONPATH=str(home)) | env)
+    for name, code in CODE.items(): (home/f'{name}.py').write_text(f'import os, sys\n{dedent(code)}\n')
+    def run(name, *words, seconds=60, **env):
+        return forks().run('script', name, *words, seconds=seconds, **os.environ | dict(PYTHONPATH=str(home)) | env)
+    return run
 
 
 def test_each_begins_anew(server):
     first, second = (server('draws', 'a', 'b')[1].split() for _ in range(2))
-    assert first[0] != second[0] and first[1] != second[1] and first[2:] == second[2:] and 'a' in first[4]
-    assert server('clean') == (0, '[] True True\n')
+    assert first[0] != second[0] and first[1] != second[1]   # neither kind of random numbers
+    assert first[2:] == second[2:] and 'a' in first[4]
+    assert server('clean') == (0, '[] True\n')
 
 
 def test_each_ends_as_python_does(server):

@@ -6,23 +6,22 @@ import pytest
 from tests.forks import forks
 
 root = Path(__file__).resolve().parents[1]
-books = sorted(p for p in (root/'nbs').rglob('*.ipynb') if not any(o.startswith(('.', '_')) for o in p.relative_to(root).parts))
+hidden = lambda path: any(o.startswith(('.', '_')) for o in path.relative_to(root).parts)
+books = sorted(o for o in (root/'nbs').rglob('*.ipynb') if not hidden(o))
 SECONDS = 240  # before a notebook counts as hanging
-LONG = """
-    70_train/28_value 70_train/32_reinforce
-    experiments/architectures experiments/async_rollout experiments/clip_higher experiments/decoupled_gae experiments/dynamics
-    experiments/ct experiments/main experiments/outcome_model experiments/value_pretraining
-    tutorials/20_own_loss""".split()   # over 15 seconds of a core each. What stays: ppo_grpo, of those that compare runs; the main job, in test_cli
+# over 15 seconds of a core each, for `make test-all`; ppo_grpo stays for its kind, the main job in test_cli
+LONG = """70_train/28_value 70_train/32_reinforce tutorials/20_own_loss
+    experiments/architectures experiments/async_rollout experiments/clip_higher experiments/ct experiments/decoupled_gae
+    experiments/dynamics experiments/main experiments/outcome_model experiments/value_pretraining""".split()
 
 
 def named(path): return str(path.relative_to(root/'nbs').with_suffix(''))
-
-
+def param(path): return pytest.param(path, marks=[pytest.mark.slow] * (named(path) in LONG), id=f'{named(path)}.ipynb')
 def last(text): return '\n'.join(text.splitlines()[-60:])
 
 
 @pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize('path', [pytest.param(o, marks=[pytest.mark.slow] * (named(o) in LONG), id=str(o.relative_to(root/'nbs'))) for o in books])
+@pytest.mark.parametrize('path', map(param, books))
 def test_notebook(path):
     code, out = forks().run('notebook', path, seconds=SECONDS)
     assert code is not None, f'{path.name} did not end within {SECONDS} s'
