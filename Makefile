@@ -1,12 +1,13 @@
 # Two commands do everything: `make run` and `make test`. Each installs what is missing first.
 .DEFAULT_GOAL := help
-.PHONY: help setup windows run test lab docs bench experiments readme export constraints clean
+.PHONY: help setup windows run test test-all lab docs bench experiments readme export constraints clean
 BIN := .venv/bin
 ARGS ?=
+SPREAD := -n logical --dist loadgroup --durations 10
 EXPERIMENTS ?= ppo_grpo clip_higher dynamics async_rollout value_pretraining_chains decoupled_gae value_pretraining
 
 help:  ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup:  ## Install what is missing: system packages, .venv, a Chromium
 	@.ci/setup
@@ -17,8 +18,11 @@ windows: setup  ## Wine, for Windows programs on the desktop (100 MB to fetch, 7
 run: setup  ## The main job: demonstrate, imitate, practise, measure, report (options: ARGS="--help")
 	@$(BIN)/uitars-nb run $(ARGS)
 
-test: setup  ## Everything that has to hold: export, house rules, notebooks, pytest, README, site
-	@$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadgroup $(ARGS)
+test: setup  ## What has to hold, in a quarter of an hour of two cores: export, house rules, notebooks, pytest, README, site
+	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
+
+test-all: setup  ## All tests, those marked slow too: hours (ARGS="-m slow": these alone)
+	@$(BIN)/python -m pytest $(SPREAD) -m '' $(ARGS)
 
 lab: setup  ## JupyterLab on the notebooks
 	@$(BIN)/jupyter lab --notebook-dir nbs $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)

@@ -10,10 +10,17 @@ from hypothesis import settings
 settings.register_profile('shared machine', deadline=None)  # how long one example takes says nothing while others work
 settings.load_profile('shared machine')
 
-APART = {'test_notebooks'}  # files whose tests may run on any worker; the others keep one worker, and its fixtures, to themselves
+
+def pytest_xdist_auto_num_workers(config):
+    "One worker more than there are cores, since many tests wait; each has a gigabyte or two."
+    return min(8, os.cpu_count() + 1)
+
+
+def shares(item):
+    "Whether a test shares a fixture with others of its module or class."
+    return any(o[-1].scope in ('module', 'class') for o in item._fixtureinfo.name2fixturedefs.values() if o)
 
 
 def pytest_collection_modifyitems(items):
-    for item in items:
-        stem = item.path.stem
-        item.add_marker(pytest.mark.xdist_group(item.name if stem in APART else stem))
+    "Tests that share a fixture run on one worker, in turn; any other runs on whichever is free."
+    for item in filter(shares, items): item.add_marker(pytest.mark.xdist_group(item.path.stem))

@@ -79,7 +79,7 @@ def test_a_run_that_is_asked_to_end_ends_within_seconds_and_loses_nothing(tmp_pa
         process.terminate()
         began = time.monotonic()
         assert process.wait(60) == 128 + signal.SIGTERM, (tmp_path/'said').read_text()[-3000:]
-        assert time.monotonic() - began < 20   # five on an idle machine
+        assert time.monotonic() - began < 20
     finally: process.kill()
     before, kept = read_jsonl(run/'rank-0'/'batches.jsonl'), [o.id for o in Store(run/'rank-0'/'left')]
     assert len(before) == 1 and kept and not {*kept} & {*before[0]['ids']}
@@ -102,6 +102,7 @@ def test_what_a_collector_leaves_is_what_no_batch_holds(tmp_path):
     assert [ids(o) for o in Collector([], tmp_path, 4, samples=2)] == [ids(o) for o in again]   # what was left is in the journal by now
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_in_the_bits_of_one_that_was_not(tmp_path):
     assert script('reinforce_run', tmp_path, '--updates', 4, '--die', 3).returncode == -9
     assert script('reinforce_run', tmp_path, '--updates', 4).returncode == 0
@@ -115,6 +116,7 @@ def test_a_killed_run_ends_in_the_bits_of_one_that_was_not(tmp_path):
     assert all(torch.equal(v, whole[k]) for k, v in load_file(run/'policy'/'model.safetensors').items())
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_its_last_update_still_leaves_a_policy(tmp_path):
     assert script('reinforce_run', tmp_path, '--updates', 2, '--die', 2).returncode == -9
     run = tmp_path/'run'
@@ -126,6 +128,7 @@ def test_a_run_killed_after_its_last_update_still_leaves_a_policy(tmp_path):
     accounted(run, 2)
 
 
+@pytest.mark.slow
 def test_an_adapter_practises_alone_and_goes_on_after_a_kill(tmp_path):
     "What is published, kept and saved is the adapter, and the actor plays with it."
     asked = '--lora', 2, '--updates', 4, '--frozen', 'model.layers.0.mlp'
@@ -246,7 +249,7 @@ def test_what_is_no_part_of_the_module_comes_to_its_device(shared, tmp_path):
     assert {o.device.type for o in (*module.networks, module.critic.model)} == {'meta'}
 
 
-@pytest.mark.parametrize('who, staleness', [('actor', 1), ('browser', 0)])
+@pytest.mark.parametrize('who, staleness', [pytest.param('actor', 1, marks=pytest.mark.slow), ('browser', 0)])
 def test_killed_actors_and_browsers_cost_no_trajectory_and_double_none(who, staleness, tmp_path):
     "Without staleness no other episode can take the place of one that a browser broke and nobody plays again."
     done = script('reinforce_run', tmp_path, '--die', 2, '--who', who, '--staleness', staleness)
@@ -257,6 +260,7 @@ def test_killed_actors_and_browsers_cost_no_trajectory_and_double_none(who, stal
     assert who == 'actor' or told.filter(like='env_failures/').sum().sum() >= 1      # the trainer hears of what broke
 
 
+@pytest.mark.slow
 def test_synchronous_training_is_never_stale(tmp_path):
     done = script('reinforce_run', tmp_path, '--staleness', 0, '--updates', 3)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -292,6 +296,7 @@ def test_practice_begins_behind_what_demonstrations_show():
     assert not {curriculum.draw().seed for _ in range(200)} & {*seeds('train', 10_000, 'miniwob/click-test')}
 
 
+@pytest.mark.slow
 def test_two_processes_pretrain_one_critic(tmp_path):
     "What they log, and what they find flat, is of both."
     done = script('reinforce_run', tmp_path, '--devices', 2, '--value')
@@ -337,6 +342,7 @@ def test_groups_are_played_to_the_end(tmp_path):
     for row in accounted(tmp_path/'run', 2): assert len({o.rpartition('-')[0] for o in row['ids']}) == 2
 
 
+@pytest.mark.slow
 def test_what_ended_differently_is_played_again_also_after_a_kill(tmp_path):
     args = '--staleness', 0, '--samples', 2, '--algorithm', 'grpo', '--revisit', .7, '--updates', 8
     assert script('reinforce_run', tmp_path, '--die', 3, *args).returncode == -9   # of each instance one sample is called a success

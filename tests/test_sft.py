@@ -312,6 +312,7 @@ def test_online_evaluation_sees_the_policy_at_rest(tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which('g++'), reason='compiling for a processor needs a C++ compiler')
+@pytest.mark.slow
 def test_compiled_layers_learn_the_same_and_are_left_as_they_were(tmp_path):
     made = []
     async def evaluate(policy):

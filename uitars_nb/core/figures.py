@@ -63,6 +63,8 @@ GOALS = {
     'run_quick_success':             Goal('mean success over the quick suite after honest demonstrations, without practice (`cloning.yaml`)', .9, ''),
     'run_ppo_gain':                  Goal('what practice adds to mean success over the quick suite in the main job', .25, ''),
     'run_minutes':                   Goal('the main job, from its first demonstration to its report, on two cores', 15, 'min', 'lower'),
+    'run_peak_gb':                   Goal('memory that its processes hold at most, together', 4, 'GB', 'lower'),
+    'test_minutes':                  Goal('`make test` on two cores, once everything is installed', 15, 'min', 'lower'),
     'sft_pix2act59':                 Goal("mean success over 58 of Pix2Act's 59 tasks after supervised fine-tuning, 100 unseen seeds a task", .665, ''),
     'sft_pix2act59_fresh':           Goal('the same on seeds that nobody had looked at before: 20 others a task', .665, ''),
     'rl_pix2act59_start':            Goal('sft_pix2act59 of the first 60 of its 100 seeds a task, on which practice was measured', None, ''),
