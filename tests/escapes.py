@@ -6,13 +6,13 @@ import psutil
 
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import ActionError
-from uitars_nb.sandbox.bubblewrap import STRANGER, Limits
-from uitars_nb.sandbox.downloads import Downloads
-from uitars_nb.sandbox.editor import Editor
-from uitars_nb.sandbox.home import Home
-from uitars_nb.sandbox.jail import Jail, JailConfig
-from uitars_nb.sandbox.network import open_network
-from uitars_nb.sandbox.shell import Shell
+from uitars_nb.sandbox.jail.bubblewrap import STRANGER, Limits
+from uitars_nb.sandbox.browser.downloads import Downloads
+from uitars_nb.sandbox.tools.editor import Editor
+from uitars_nb.sandbox.tools.home import Home
+from uitars_nb.sandbox.jail.jail import Jail, JailConfig
+from uitars_nb.sandbox.jail.network import open_network
+from uitars_nb.sandbox.tools.shell import Shell
 
 LIMITS = Limits(memory=256 << 20, disk=16 << 20, tmp=8 << 20, file=12 << 20, processes=64, cpu=60)
 ATTEMPTS = {}

@@ -2,7 +2,7 @@
 import asyncio
 import os
 
-from uitars_nb.sandbox.kinds import SimulatedConfig, SimulatedHost
+from uitars_nb.sandbox.manager.kinds import SimulatedConfig, SimulatedHost
 
 
 class BrokenHost(SimulatedHost):

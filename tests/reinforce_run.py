@@ -13,14 +13,14 @@ from uitars_nb.cli.train import adapter_of
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.grammar import describe
 from uitars_nb.flywheel.rewards import Reward, Verifier
-from uitars_nb.model.nano import new_policy
+from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 from uitars_nb.train import experience, reinforce as runs, update
 from uitars_nb.train.ppo import PPO, PPOConfig
 from uitars_nb.train.reinforce import Fixed, Hardware, pretrain_value, reinforce
 from uitars_nb.train.value import ValueConfig
-import uitars_nb.tasks.miniwob
+import uitars_nb.tasks.miniwob.task
 
 torch.set_num_threads(1)
 ACTOR = ActorConfig('', ('miniwob/click-test',), batch=4, staleness=1, max_tokens=6, pages=2, limits=Limits(format_errors=1))

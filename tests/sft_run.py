@@ -9,11 +9,11 @@ import lightning as L
 import numpy as np
 import torch
 
-from uitars_nb.flywheel.records import Record, Records
-from uitars_nb.model.nano import new_policy
+from uitars_nb.flywheel.examples import Record, Records
+from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 from uitars_nb.tasks.base import seeds
 from uitars_nb.train.optim import whole
 from uitars_nb.train.sft import SFTConfig, fit

@@ -12,11 +12,11 @@ import pytest
 
 from tests.adb_device import HOME, IME, NOTES, SETTINGS, AdbServer, Phone
 from uitars_nb.core.types import Action, StopReason
-from uitars_nb.sandbox.adb import Adb, AdbConfig, AdbFailure, Trouble, call, devices, trouble_of
-from uitars_nb.sandbox.adb_device import install, pull, push, ready, snapshot, uninstall
-from uitars_nb.sandbox.android import AndroidConfig, AndroidSession
+from uitars_nb.sandbox.android.adb import Adb, AdbConfig, AdbFailure, Trouble, call, devices, trouble_of
+from uitars_nb.sandbox.android.device import install, pull, push, ready, snapshot, uninstall
+from uitars_nb.sandbox.android.session import AndroidConfig, AndroidSession
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session, Sync
-from uitars_nb.sandbox.phone_text import type_commands
+from uitars_nb.sandbox.android.text import type_commands
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(not shutil.which('adb'), reason='no adb here: sudo apt-get install adb')]
 

@@ -8,12 +8,12 @@ from uitars_nb.agent.policy_agent import PolicyAgent
 from uitars_nb.core.runs import read_jsonl
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, ContextExceeded, Observation, Step, TaskSpec, Trajectory, StopReason
-from uitars_nb.flywheel.annotation import LIMITS, Annotated, Annotating, Decision, Desk, Proposal, Question, drawing, proposals_of
-from uitars_nb.flywheel.annotation_page import annotating
-from uitars_nb.sandbox.browser import BrowserConfig
-from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.flywheel.annotation.interactive import LIMITS, Annotated, Annotating, Decision, Desk, Proposal, Question, drawing, proposals_of
+from uitars_nb.flywheel.annotation.page import annotating
+from uitars_nb.sandbox.browser.session import BrowserConfig
+from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.tasks.base import get_task, suite
-from uitars_nb.tasks.places import pool_for
+from uitars_nb.tasks.session_pools import pool_for
 
 pytestmark = pytest.mark.timeout(180)
 SCREEN = Observation(np.full((200, 400, 3), 200, np.uint8))
@@ -114,8 +114,8 @@ async def test_a_prompt_that_does_not_fit_ends_no_annotators_episode():
 async def test_a_model_proposes_and_every_step_is_taught(tmp_path):
     import torch
     from uitars_nb.flywheel.datasets import read_records
-    from uitars_nb.model.engine import Engine
-    from uitars_nb.model.sampling import Sampling
+    from uitars_nb.model.engine.engine import Engine
+    from uitars_nb.model.engine.sampling import Sampling
     from uitars_nb.cli.train import first_policy
     torch.manual_seed(0)
     policy = first_policy('new', hidden=32, layers=1, heads=2, inner=48, stem_channels=16, stem_blocks=1)

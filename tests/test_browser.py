@@ -12,12 +12,12 @@ from tests.waiting import until
 from uitars_nb.core.coordinates import to_grid
 from uitars_nb.core.types import Action, EventKind, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
-from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
-from uitars_nb.sandbox.cdp import Connection
-from uitars_nb.sandbox.chromium import launch
-from uitars_nb.sandbox.dialogs import layout
-from uitars_nb.sandbox.downloads import Downloads
-from uitars_nb.sandbox.fleet import birth
+from uitars_nb.sandbox.browser.session import BrowserConfig, BrowserSession
+from uitars_nb.sandbox.browser.cdp import Connection
+from uitars_nb.sandbox.browser.chromium import launch
+from uitars_nb.sandbox.browser.dialogs import layout
+from uitars_nb.sandbox.browser.downloads import Downloads
+from uitars_nb.sandbox.manager.fleet import birth
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(60)]
 PAGES = Path(__file__).parents[1]/'sandboxes'/'pages'

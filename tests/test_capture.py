@@ -7,10 +7,10 @@ import pytest, pytest_asyncio
 
 from tests.waiting import until
 from uitars_nb.core.types import Action
-from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
-from uitars_nb.sandbox.chromium import find_chromium, is_shell, launch
-from uitars_nb.sandbox.clock import ClockConfig
-from uitars_nb.sandbox.looking import SHOT, decode
+from uitars_nb.sandbox.browser.session import BrowserConfig, BrowserSession
+from uitars_nb.sandbox.browser.chromium import find_chromium, is_shell, launch
+from uitars_nb.sandbox.browser.clock import ClockConfig
+from uitars_nb.sandbox.browser.capture import SHOT, decode
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(180)]
 SIZE = (1600, 1400)  # of the document, CSS pixels

@@ -3,7 +3,7 @@ import numpy as np, pytest
 
 from uitars_nb.cli.main import main
 from uitars_nb.cli.reinforce import check_practice
-from uitars_nb.flywheel.labels import Element, LabelledPage, save_pages
+from uitars_nb.flywheel.perception.labels import Element, LabelledPage, save_pages
 from uitars_nb.model.policy import Policy
 from uitars_nb.tasks.base import seeds
 from uitars_nb.train.sft import read_metrics

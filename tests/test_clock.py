@@ -6,9 +6,9 @@ import numpy as np
 import pytest, pytest_asyncio
 
 from uitars_nb.core.types import Action
-from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
-from uitars_nb.sandbox.chromium import launch
-from uitars_nb.sandbox.clock import ClockConfig
+from uitars_nb.sandbox.browser.session import BrowserConfig, BrowserSession
+from uitars_nb.sandbox.browser.chromium import launch
+from uitars_nb.sandbox.browser.clock import ClockConfig
 
 PAGES = Path(__file__).parents[1]/'sandboxes/pages/clock'
 
@@ -154,7 +154,7 @@ async def test_real_time_has_frames(browser, tmp_path):
 @pytest.mark.parametrize('name', 'chase-circle moving-items click-pie use-autocomplete click-collapsible simon-says'.split())
 async def test_miniwob_pages(browser, name):
     "MiniWoB++'s own timers, jQuery's and D3's animations: the same pixels twice, whatever the pace on the wall."
-    from uitars_nb.tasks.miniwob import page_url
+    from uitars_nb.tasks.miniwob.task import page_url
     async def film(pause):
         session, shots = await session_on(browser, page_url(name)), []
         await session.evaluate("Math.seedrandom('7'); core.EPISODE_MAX_TIME = 1e9; core.startEpisodeReal()")

@@ -5,11 +5,11 @@ import pytest_asyncio
 from uitars_nb.agent.demonstrate import Forgetful
 from uitars_nb.agent.loop import OracleAgent, RandomAgent, run_episode
 from uitars_nb.core.types import StopReason, TaskSpec
-from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.tasks import base, corridor
 from uitars_nb.tasks.base import SUITES, TASKS, Task, split_of, suite
 from uitars_nb.tasks.corridor import SPOTS, rooms
-from uitars_nb.tasks.miniwob import BROWSER
+from uitars_nb.tasks.miniwob.task import BROWSER
 
 pytestmark = pytest.mark.asyncio(loop_scope='module')
 STRIP, HELD = 22, (230, 184, 0)   # height in pixels; the key's colour in it

@@ -18,16 +18,16 @@ from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
 from uitars_nb.flywheel.datasets import points_of, prompt_of, read_records, say, speaks, trajectory_records
-from uitars_nb.flywheel.records import IGNORE, Facts, Record, Records, check_split, facts_of, of_split
+from uitars_nb.flywheel.examples import IGNORE, Facts, Record, Records, check_split, facts_of, of_split
 from uitars_nb.flywheel.streams import Batches, Collate, Numbers, Once, Stream, deal, draws, image_rows, loader, padding, quotas, token_rows
 from uitars_nb.model.checkpoints import load_processor
 from uitars_nb.model.dialects import get_dialect
-from uitars_nb.model.nano import new_policy
+from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.remote import fitted
 from uitars_nb.model.rendering import Example, Prompt, render
-from uitars_nb.model.sampling import Sampling
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.engine.sampling import Sampling
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 from uitars_nb.tasks.base import SPLITS, seeds
 
 torch.set_num_threads(1)

@@ -17,13 +17,13 @@ from tests.waiting import lives, until
 from uitars_nb.core.coordinates import to_pixel
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
-from uitars_nb.sandbox.desktop import FONTS, SOCKETS, DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
-from uitars_nb.sandbox.jail import Jail
-from uitars_nb.sandbox.keysyms import keysym
-from uitars_nb.sandbox.recording import find_ffmpeg
-from uitars_nb.sandbox.remote import Looking
-from uitars_nb.sandbox.tools import ToolSession
-from uitars_nb.sandbox.xserver import MEMORY
+from uitars_nb.sandbox.desktop.session import FONTS, SOCKETS, DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
+from uitars_nb.sandbox.jail.jail import Jail
+from uitars_nb.sandbox.desktop.keysyms import keysym
+from uitars_nb.sandbox.desktop.recording import find_ffmpeg
+from uitars_nb.sandbox.desktop.remote import Looking
+from uitars_nb.sandbox.tools.session import ToolSession
+from uitars_nb.sandbox.desktop.xserver import MEMORY
 
 missing = [o for o in ('Xvfb', 'openbox', 'tint2', 'xclip', 'mousepad', 'xterm', 'pcmanfm') if not shutil.which(o)]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
@@ -373,8 +373,8 @@ async def test_nothing_stays_when_it_closes():
 
 OWNER = '''
 import asyncio, sys
-from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession
-from uitars_nb.sandbox.jail import JailConfig
+from uitars_nb.sandbox.desktop.session import DesktopConfig, DesktopSession
+from uitars_nb.sandbox.jail.jail import JailConfig
 async def main():
     session = await DesktopSession(DesktopConfig(size=(320, 240), jail=JailConfig() if sys.argv[1] == 'jail' else None)).start()
     await session.launch('terminal')
@@ -412,7 +412,7 @@ def test_a_home_that_is_somebodys_is_refused(make, tmp_path):
 
 
 def test_without_bubblewrap_it_says_what_to_do(monkeypatch):
-    monkeypatch.setattr('uitars_nb.sandbox.bubblewrap.shutil.which', lambda name, **_: None if name == 'bwrap' else f'/usr/bin/{name}')
+    monkeypatch.setattr('uitars_nb.sandbox.jail.bubblewrap.shutil.which', lambda name, **_: None if name == 'bwrap' else f'/usr/bin/{name}')
     with pytest.raises(RuntimeError, match='apt-get install bubblewrap.*jail=None'): DesktopSession()
 
 

@@ -14,15 +14,15 @@ from tests.tiny_models import write_checkpoint
 from uitars_nb.agent.policy_agent import PolicyAgent
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import RequestFailed
-from uitars_nb.model.batching import Batch, load_weights, shelf_bytes
-from uitars_nb.model.engine import Engine
-from uitars_nb.model.images import Sights
-from uitars_nb.model.nano import new_policy
-from uitars_nb.model.passes import admit
+from uitars_nb.model.engine.batching import Batch, load_weights, shelf_bytes
+from uitars_nb.model.engine.engine import Engine
+from uitars_nb.model.engine.images import Sights
+from uitars_nb.model.nano.nano import new_policy
+from uitars_nb.model.engine.passes import admit
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example, Prompt
-from uitars_nb.model.sampling import Sampling
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.engine.sampling import Sampling
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 
 torch.set_num_threads(1)
 logging.disable_progress_bar()
@@ -479,7 +479,7 @@ async def test_samples_of_an_instance_compute_their_prompt_once(make, kind, apar
 
 async def test_a_request_too_large_for_the_memory_leaves_the_engine_whole(never_ends, monkeypatch):
     "The second layer finds no room for what the first has grown to already."
-    from uitars_nb.model.cache import SlotLayer
+    from uitars_nb.model.engine.cache import SlotLayer
     policy, make, grown = never_ends, SlotLayer._make, []
     def scarce(layer, *args):
         grown.append(args[3])

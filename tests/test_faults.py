@@ -10,10 +10,10 @@ from uitars_nb.agent.loop import Reply, run_episode
 from uitars_nb.agent.rollout import Rollout, play
 from uitars_nb.agent.loop import OracleAgent
 from uitars_nb.core.types import Action, EventKind, StopReason, TaskSpec
-from uitars_nb.sandbox.browser import BrowserConfig
-from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.sandbox.browser.session import BrowserConfig
+from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.tasks.base import Verdict, suite
-from uitars_nb.tasks.miniwob import BROWSER
+from uitars_nb.tasks.miniwob.task import BROWSER
 
 pytestmark = pytest.mark.timeout(200)
 SIZE = 160, 210

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-import uitars_nb.tasks.places as places
+import uitars_nb.tasks.session_pools as places
 from uitars_nb.agent.loop import OracleAgent, RandomAgent, Reply, run_episode
 from uitars_nb.core.types import Action, StopReason, TaskSpec
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
 from uitars_nb.sandbox.sessions import SessionPool, closing
-from uitars_nb.sandbox.kinds import SimulatedConfig, SimulatedSession
+from uitars_nb.sandbox.manager.kinds import SimulatedConfig, SimulatedSession
 from uitars_nb.tasks.base import SUITES, TASKS, get_task, only_train, split_of, suite
-from uitars_nb.tasks.chores import CHORES, draw_chore
-from uitars_nb.tasks.chores_shell import WORK, by_shell
-from uitars_nb.tasks.trees import apply, faults, lay_out, read_tree, unpacked, whole
+from uitars_nb.tasks.files.chores import CHORES, draw_chore
+from uitars_nb.tasks.files.chores_shell import WORK, by_shell
+from uitars_nb.tasks.files.trees import apply, faults, lay_out, read_tree, unpacked, whole
 
 missing = [o for o in ('bwrap', 'Xvfb', 'openbox', 'tint2', 'xclip', 'mousepad', 'pcmanfm', 'xarchiver') if not shutil.which(o)]
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.skipif(bool(missing), reason=f'file tasks need {", ".join(missing)}: make setup installs them')]

@@ -14,7 +14,7 @@ from uitars_nb.cli.main import main
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.flywheel.datasets import names_points, snapped
-from uitars_nb.flywheel.deeds import WHAT, deed_record, telling
+from uitars_nb.flywheel.inverse_dynamics import WHAT, deed_record, telling
 from uitars_nb.flywheel.outcome_model import outcome_records, judging
 from uitars_nb.flywheel.rewards import Reward, Verifier
 from uitars_nb.flywheel.routing import pools, route, yields

@@ -13,12 +13,12 @@ from tests.bench.bench_ppo import Updates
 from tests.test_engine import DIALECTS, chat, check, make, screen, truth
 from tests.tiny_models import LAYOUTS, write_checkpoint
 from uitars_nb.core.runs import read_json
-from uitars_nb.model.engine import Engine
+from uitars_nb.model.engine.engine import Engine
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
-from uitars_nb.model.sampling import Sampling
+from uitars_nb.model.engine.sampling import Sampling
 from uitars_nb.model.value import Critic
-from uitars_nb.sandbox.chromium import candidates
+from uitars_nb.sandbox.browser.chromium import candidates
 from uitars_nb.train.ppo import PPO, PPOConfig
 from uitars_nb.train.reinforce import Hardware, last_update, weights_of
 from uitars_nb.train.sft import read_metrics

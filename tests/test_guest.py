@@ -16,10 +16,10 @@ from fastapi.testclient import TestClient
 
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
-from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession
-from uitars_nb.sandbox.guest import make_app
-from uitars_nb.sandbox.remote import Looking, RemoteGuest, duration
-from uitars_nb.sandbox.screens import Receiver, Sender
+from uitars_nb.sandbox.desktop.session import DesktopConfig, DesktopSession
+from uitars_nb.sandbox.desktop.guest import make_app
+from uitars_nb.sandbox.desktop.remote import Looking, RemoteGuest, duration
+from uitars_nb.sandbox.desktop.screens import Receiver, Sender
 
 missing = [o for o in ('Xvfb', 'openbox', 'xclip', 'xterm') if not shutil.which(o)]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
@@ -31,7 +31,7 @@ ROUTES += [('PUT', '/clipboard'), ('DELETE', '/recording')]
 @pytest.fixture(scope='module')
 def guest():
     "A guest with a display of its own; what it said when it started."
-    command = [sys.executable, '-m', 'uitars_nb.sandbox.guest', '--desktop', '640x480', '--with-stdin']
+    command = [sys.executable, '-m', 'uitars_nb.sandbox.desktop.guest', '--desktop', '640x480', '--with-stdin']
     env = os.environ | dict(UITARS_GUEST_TOKEN='the-token', SECRET_OF_THE_HOST='x')
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     yield json.loads(process.stdout.readline()) | dict(pid=process.pid)
@@ -67,7 +67,7 @@ def test_recordings_leave_no_descriptor_open(monkeypatch):
     class Film:
         def __init__(self, path, size, fps): self.path = Path(path)
         def stop(self): return self.path
-    monkeypatch.setattr('uitars_nb.sandbox.guest.Recording', Film)
+    monkeypatch.setattr('uitars_nb.sandbox.desktop.guest.Recording', Film)
     with TestClient(make_app(SimpleNamespace(recording=None, size=(4, 3)), 't'), headers=dict(Authorization='Bearer t')) as client:
         def film(): return [client.request(o, '/recording', json=dict(fps=8)).status_code for o in ('POST', 'DELETE')], len(os.listdir('/proc/self/fd'))
         film()
@@ -76,7 +76,7 @@ def test_recordings_leave_no_descriptor_open(monkeypatch):
 
 def test_a_recording_that_cannot_begin_leaves_no_file(monkeypatch, tmp_path):
     def fail(*_): raise FileNotFoundError('recording needs ffmpeg')
-    monkeypatch.setattr('uitars_nb.sandbox.guest.Recording', fail)
+    monkeypatch.setattr('uitars_nb.sandbox.desktop.guest.Recording', fail)
     monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
     with TestClient(make_app(SimpleNamespace(recording=None, size=(4, 3)), 't'), headers=dict(Authorization='Bearer t'), raise_server_exceptions=False) as client:
         assert client.post('/recording', json=dict(fps=8)).status_code >= 400 and not [*tmp_path.iterdir()]
@@ -177,20 +177,20 @@ async def test_a_remote_session_equals_a_local_one():
 
 
 def test_a_wrong_command_line_says_so():
-    done = subprocess.run([sys.executable, '-m', 'uitars_nb.sandbox.guest', '--desktop', 'large'], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, '-m', 'uitars_nb.sandbox.desktop.guest', '--desktop', 'large'], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and 'such as 1024x768' in done.stderr
 
 
 def test_a_guest_without_a_display_says_so():
     env = {k: v for k, v in os.environ.items() if k != 'DISPLAY'}
-    done = subprocess.run([sys.executable, '-m', 'uitars_nb.sandbox.guest'], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, '-m', 'uitars_nb.sandbox.desktop.guest'], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and '--desktop' in done.stderr and 'Traceback' not in done.stderr
 
 
 async def test_a_furnished_guest_is_a_desktop_by_itself(tmp_path):
     "What the images run: window manager, panel and home without a session that brings them."
     home = tmp_path/'home'
-    command = [sys.executable, '-m', 'uitars_nb.sandbox.guest', '--desktop', '640x480', '--furnish', str(home), '--with-stdin']
+    command = [sys.executable, '-m', 'uitars_nb.sandbox.desktop.guest', '--desktop', '640x480', '--furnish', str(home), '--with-stdin']
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     facts = json.loads(process.stdout.readline())
     session = await RemoteGuest(url(facts), facts['token'], PATIENT).start()
@@ -213,7 +213,9 @@ import sys
 import asyncio, cattrs, fastapi, httpx, lz4.block, multiprocessing, numpy, PIL.Image, psutil, subprocess, uvicorn
 for name in ('fcntl', 'resource', 'termios', 'pty', 'grp', 'pwd', 'Xlib'): sys.modules[name] = None
 sys.platform = sys.argv[1]
-from uitars_nb.sandbox import gestures, guest, recording
+from uitars_nb.sandbox.desktop import gestures
+from uitars_nb.sandbox.desktop import guest
+from uitars_nb.sandbox.desktop import recording
 assert not gestures.is_x11() and (gestures.NOTCH, recording.source((1, 1), 8)[1]) == dict(win32=(120, 'gdigrab'), darwin=(1, 'avfoundation'))[sys.argv[1]]
 """
 

@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 from uitars_nb.core.actions import validate
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.sandbox.browser import BROWSER_SPACE
+from uitars_nb.sandbox.browser.session import BROWSER_SPACE
 from uitars_nb.tasks.gym import NAMES, TaskEnv, action_space, to_action
 
 IDS = ['uitars-miniwob/click-test-v0', 'uitars-miniwob/enter-text-v0']

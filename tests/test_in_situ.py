@@ -12,13 +12,13 @@ from uitars_nb.core.coordinates import to_pixel
 from uitars_nb.core.runs import read_json
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, StopReason
-from uitars_nb.flywheel.in_situ import read_recorded, replay, trajectory_of
-from uitars_nb.flywheel.recorder import Notes, Recorder
-from uitars_nb.flywheel.think_aloud import Utterance, subtitles, words_beside, written
-from uitars_nb.flywheel.ui_events import Deed, UIEvent, deeds_of
-from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession
-from uitars_nb.sandbox.remote import Looking
-from uitars_nb.sandbox.xserver import XServer
+from uitars_nb.flywheel.annotation.in_situ import read_recorded, replay, trajectory_of
+from uitars_nb.flywheel.annotation.recorder import Notes, Recorder
+from uitars_nb.flywheel.annotation.think_aloud import Utterance, subtitles, words_beside, written
+from uitars_nb.flywheel.annotation.ui_events import Deed, UIEvent, deeds_of
+from uitars_nb.sandbox.desktop.session import DesktopConfig, DesktopSession
+from uitars_nb.sandbox.desktop.remote import Looking
+from uitars_nb.sandbox.desktop.xserver import XServer
 
 SIZE = 1000, 500
 missing = [o for o in ('Xvfb', 'openbox', 'tint2', 'mousepad') if not shutil.which(o)]

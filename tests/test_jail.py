@@ -7,10 +7,11 @@ import pytest
 
 from tests.escapes import ATTEMPTS, LIMITS, World
 from uitars_nb.core.types import StopReason
-from uitars_nb.sandbox import bubblewrap, jail as jails
+from uitars_nb.sandbox.jail import bubblewrap
+from uitars_nb.sandbox.jail import jail as jails
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.sandbox.bubblewrap import Limits
-from uitars_nb.sandbox.jail import Jail, JailConfig, JailGone
+from uitars_nb.sandbox.jail.bubblewrap import Limits
+from uitars_nb.sandbox.jail.jail import Jail, JailConfig, JailGone
 
 pytestmark = pytest.mark.timeout(180)
 SMALL = JailConfig(LIMITS)
@@ -113,7 +114,7 @@ async def test_files():
 async def test_the_end_of_the_host_is_the_end_of_the_jail():
     program = textwrap.dedent('''
         import asyncio
-        from uitars_nb.sandbox.jail import Jail
+        from uitars_nb.sandbox.jail.jail import Jail
         async def main():
             jail = await Jail().start()
             await jail.spawn(['sleep', '98765'])
@@ -183,7 +184,7 @@ def test_ordinary_users_can_run_jails(tmp_path):
     packages, python = Path(jails.__file__).parents[2], f'/usr/bin/python3.{sys.version_info[1]}'
     if not Path(python).exists() or bubblewrap.closed(str(packages/'x')): pytest.skip('no Python that ordinary users can run')
     site = next(o for o in sys.path if o.endswith('site-packages'))
-    program = 'import asyncio\nfrom uitars_nb.sandbox.jail import Jail\nasync def main():\n  async with Jail() as j: print(await j.run(["id", "-u"]), await j.run(["cat", "/etc/shadow"]))\nasyncio.run(main())'
+    program = 'import asyncio\nfrom uitars_nb.sandbox.jail.jail import Jail\nasync def main():\n  async with Jail() as j: print(await j.run(["id", "-u"]), await j.run(["cat", "/etc/shadow"]))\nasyncio.run(main())'
     done = subprocess.run([python, '-c', program], env=dict(PYTHONPATH=f'{packages}:{site}', PATH='/usr/bin:/bin'), user=12345, group=12345, extra_groups=[], cwd='/', capture_output=True, text=True, timeout=120)
     assert done.stdout == "(0, b'1000\\n') (1, b'cat: /etc/shadow: No such file or directory\\n')\n", done.stderr[-1000:]
 

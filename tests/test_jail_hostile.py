@@ -6,14 +6,14 @@ import pytest
 
 from tests.escapes import LIMITS
 from uitars_nb.core.types import Action
-from uitars_nb.sandbox import jail as jails
+from uitars_nb.sandbox.jail import jail as jails
 from uitars_nb.sandbox.base import ActionError
-from uitars_nb.sandbox.cgroups import Group, fits, places
-from uitars_nb.sandbox.downloads import Downloads
-from uitars_nb.sandbox.home import Home
-from uitars_nb.sandbox.jail import Jail, JailConfig
-from uitars_nb.sandbox.mcp_tools import ToolServer
-from uitars_nb.sandbox.tools import ToolConfig, ToolSession
+from uitars_nb.sandbox.jail.cgroups import Group, fits, places
+from uitars_nb.sandbox.browser.downloads import Downloads
+from uitars_nb.sandbox.tools.home import Home
+from uitars_nb.sandbox.jail.jail import Jail, JailConfig
+from uitars_nb.sandbox.tools.mcp_tools import ToolServer
+from uitars_nb.sandbox.tools.session import ToolConfig, ToolSession
 
 pytestmark = pytest.mark.timeout(180)
 SMALL = JailConfig(LIMITS)

@@ -13,15 +13,15 @@ from uitars_nb.core.coordinates import GRID, smart_resize, to_pixel
 from uitars_nb.core.types import Action, Observation, Step
 from uitars_nb.evaluation import probing
 from uitars_nb.flywheel.datasets import say
-from uitars_nb.flywheel.labels import Element, LabelledPage
-from uitars_nb.flywheel.perception import page_records
-from uitars_nb.flywheel.probes import Probe, is_right, tally
-from uitars_nb.flywheel.questions import ask
-from uitars_nb.flywheel.words import FAMILIES, hits
+from uitars_nb.flywheel.perception.labels import Element, LabelledPage
+from uitars_nb.flywheel.perception.examples import page_records
+from uitars_nb.flywheel.perception.probes import Probe, is_right, tally
+from uitars_nb.flywheel.perception.questions import ask
+from uitars_nb.flywheel.perception.words import FAMILIES, hits
 from uitars_nb.model.dialects import DIALECTS
-from uitars_nb.model.nano import new_policy
+from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 
 torch.set_num_threads(1)
 every = pytest.mark.parametrize('name', DIALECTS)

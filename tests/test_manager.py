@@ -26,13 +26,13 @@ from tests.bench.bench_manager import Server, faults, serving
 from tests.waiting import until
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Sync, run
-from uitars_nb.sandbox.client import LeasedPool, ManagerClient, RemoteSession
-from uitars_nb.sandbox.fleet import Link, WorkerSettings, alive, birth
-from uitars_nb.sandbox.ledger import Ledger, WorkerRow
-from uitars_nb.sandbox.manager import Manager
-from uitars_nb.sandbox.manager_api import DoorConfig, make_app, tokens_of
-from uitars_nb.sandbox.messages import Lease, LeaseLost, Refused, lease_key
-from uitars_nb.sandbox.workforce import KindConfig, ManagerConfig, pool_key
+from uitars_nb.sandbox.manager.client import LeasedPool, ManagerClient, RemoteSession
+from uitars_nb.sandbox.manager.fleet import Link, WorkerSettings, alive, birth
+from uitars_nb.sandbox.manager.ledger import Ledger, WorkerRow
+from uitars_nb.sandbox.manager.manager import Manager
+from uitars_nb.sandbox.manager.api import DoorConfig, make_app, tokens_of
+from uitars_nb.sandbox.manager.messages import Lease, LeaseLost, Refused, lease_key
+from uitars_nb.sandbox.manager.workforce import KindConfig, ManagerConfig, pool_key
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -462,7 +462,7 @@ async def test_what_a_killed_worker_had_started_goes_with_it(managers):
 
 async def test_a_hung_worker_is_killed(managers, monkeypatch):
     "Stopped, not dead: nothing is told before it is."
-    from uitars_nb.sandbox import fleet
+    from uitars_nb.sandbox.manager import fleet
     real = fleet.connect
     monkeypatch.setattr(fleet, 'connect', lambda *args, **kw: real(*args, **kw | dict(ping_interval=.3, ping_timeout=.5, open_timeout=1)))
     manager = await managers()
@@ -592,7 +592,7 @@ async def test_a_cancelled_request_leaves_no_lease(server):
 
 async def test_clients_that_die_give_back(server):
     code = f'''import asyncio
-from uitars_nb.sandbox.client import ManagerClient
+from uitars_nb.sandbox.manager.client import ManagerClient
 async def main():
     client = await ManagerClient.local({str(server.folder)!r}).start()
     for _ in range(3): await client.acquire('simulated')
@@ -636,7 +636,7 @@ async def test_a_client_that_does_not_run_says_so_at_once():
 
 async def test_a_line_that_nobody_keeps_any_more(monkeypatch):
     def connect(*args, **kw): raise ZeroDivisionError('odd')
-    monkeypatch.setattr('uitars_nb.sandbox.client.connect', connect)
+    monkeypatch.setattr('uitars_nb.sandbox.manager.client.connect', connect)
     async with ManagerClient('http://127.0.0.1:9', 'x') as client:
         for attempt in range(2):
             with pytest.raises(Refused, match='odd'): await asyncio.wait_for(client.acquire('simulated'), 5)
@@ -870,8 +870,8 @@ async def test_browsers_by_lease(tmp_path):
 
 
 async def test_a_chromium_that_hangs_is_replaced(monkeypatch):
-    from uitars_nb.sandbox import browser
-    from uitars_nb.sandbox.kinds import BrowserHost
+    from uitars_nb.sandbox.browser import session as browser
+    from uitars_nb.sandbox.manager.kinds import BrowserHost
     host = BrowserHost(browser.BrowserConfig((120, 80)))
     session = await host.open(0)
     await session.reset()
@@ -893,7 +893,7 @@ async def test_a_task_played_over_a_lease():
     from uitars_nb.agent.loop import OracleAgent, run_episode
     from uitars_nb.core.types import TaskSpec
     from uitars_nb.tasks.base import get_task
-    import uitars_nb.tasks.miniwob
+    import uitars_nb.tasks.miniwob.task
     with serving(kinds=dict(browser=dict(slots=1, most=1))) as server:
         async with server.client() as client, client.session('browser') as session:
             spec = TaskSpec('miniwob/click-test', seed=1)
@@ -942,9 +942,9 @@ async def test_desktops_by_lease():
 
 
 async def test_the_live_page_in_a_browser():
-    from uitars_nb.sandbox.browser import BrowserConfig
-    from uitars_nb.sandbox.clock import ClockConfig
-    from uitars_nb.sandbox.pool import BrowserPool
+    from uitars_nb.sandbox.browser.session import BrowserConfig
+    from uitars_nb.sandbox.browser.clock import ClockConfig
+    from uitars_nb.sandbox.browser.pool import BrowserPool
     task = '<img src=x onerror="document.title=1">'
     with serving(kinds=dict(simulated=dict(slots=4, most=1))) as server:
         async with server.client() as client, BrowserPool(BrowserConfig((900, 600), clock=ClockConfig('real')), 1, 1) as pool, pool.session() as page:
@@ -993,8 +993,8 @@ async def test_a_glance_shows_what_the_owner_saw(managers):
 
 
 async def test_a_dead_browser_is_closed_once(monkeypatch):
-    from uitars_nb.sandbox import chromium
-    from uitars_nb.sandbox.kinds import BrowserHost
+    from uitars_nb.sandbox.browser import chromium
+    from uitars_nb.sandbox.manager.kinds import BrowserHost
     closed, gone = [], asyncio.get_running_loop().create_future()
     gone.set_result(None)
     async def close(): closed.append(1)

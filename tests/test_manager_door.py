@@ -20,10 +20,10 @@ from fastapi.testclient import TestClient
 from tests.bench.bench_manager import serving
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import ActionError
-from uitars_nb.sandbox.kinds import KINDS, SimulatedHost, host_class
-from uitars_nb.sandbox.ledger import Ledger
-from uitars_nb.sandbox.manager_api import DoorConfig, make_app
-from uitars_nb.sandbox.workforce import KindConfig, ManagerConfig, Workforce
+from uitars_nb.sandbox.manager.kinds import KINDS, SimulatedHost, host_class
+from uitars_nb.sandbox.manager.ledger import Ledger
+from uitars_nb.sandbox.manager.api import DoorConfig, make_app
+from uitars_nb.sandbox.manager.workforce import KindConfig, ManagerConfig, Workforce
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -51,7 +51,7 @@ def options(config, path=()):
 
 
 def all_options():
-    from uitars_nb.sandbox.android import AndroidConfig
+    from uitars_nb.sandbox.android.session import AndroidConfig
     for kind, address in KINDS.items():
         cls = host_class(address)
         config = cls._config() if hasattr(cls, '_config') else cls.config
@@ -333,7 +333,7 @@ def test_no_secret_lies_open_in_a_folder_that_was_there(open_door):
 
 
 def test_help_says_what_a_token_allows():
-    done = subprocess.run([sys.executable, '-m', 'uitars_nb.sandbox.manager_api', '--help'], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, '-m', 'uitars_nb.sandbox.manager.api', '--help'], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and 'Clients may set these options' in done.stdout and 'clock.mode' in done.stdout and 'servers' not in done.stdout
 
 

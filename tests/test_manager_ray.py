@@ -6,9 +6,9 @@ import pytest
 from tests.waiting import until
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.sandbox.client import RemoteSession
-from uitars_nb.sandbox.manager import Manager
-from uitars_nb.sandbox.workforce import KindConfig, ManagerConfig
+from uitars_nb.sandbox.manager.client import RemoteSession
+from uitars_nb.sandbox.manager.manager import Manager
+from uitars_nb.sandbox.manager.workforce import KindConfig, ManagerConfig
 
 ray = pytest.importorskip('ray', reason="no Ray: pip install 'uitars_nb[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -54,7 +54,7 @@ def nodes():
 
 async def test_a_node_is_killed_in_mid_run(cluster, tmp_path):
     kinds = dict(simulated=KindConfig(slots=2, warm=2, most=2, resources=dict(CPU=1, sandbox=1)))
-    config = ManagerConfig(str(tmp_path/'m'), kinds, start=120, place='uitars_nb.sandbox.ray_place:RayPlace', place_options=dict(cluster=cluster.address))
+    config = ManagerConfig(str(tmp_path/'m'), kinds, start=120, place='uitars_nb.sandbox.manager.ray:RayPlace', place_options=dict(cluster=cluster.address))
     manager, told = await Manager(config).start(), {}
     manager.listeners['ann'].add(lambda id, reason: told.update({id: reason}))
     leases = [await manager.acquire('ann', 'simulated', wait=120) for _ in range(4)]

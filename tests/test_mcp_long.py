@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from uitars_nb.sandbox import mcp_tools
-from uitars_nb.sandbox.jail import Jail
-from uitars_nb.sandbox.mcp_tools import Toolbox, ToolServer
+from uitars_nb.sandbox.tools import mcp_tools
+from uitars_nb.sandbox.jail.jail import Jail
+from uitars_nb.sandbox.tools.mcp_tools import Toolbox, ToolServer
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(not shutil.which('bwrap'), reason='no bubblewrap')]
 

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from tests.tiny_models import write_checkpoint
 
 from uitars_nb.model.checkpoints import merge
-from uitars_nb.model.nano import new_policy
+from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 from uitars_nb.train.merging import convex, interpolate, merge_checkpoints, search_weights
 
 KINDS = 'UI-TARS-1.5-7B', 'Qwen3-VL', 'nano'

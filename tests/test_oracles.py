@@ -5,10 +5,10 @@ import pytest, pytest_asyncio
 
 from uitars_nb.agent.loop import OracleAgent, run_episode
 from uitars_nb.core.types import StopReason
-from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.tasks.base import TASKS, suite
-from uitars_nb.tasks.miniwob import BROWSER, PIX2ACT, load_oracles
-from uitars_nb.tasks.oracles_games import best_move, moves, winner
+from uitars_nb.tasks.miniwob.task import BROWSER, PIX2ACT, load_oracles
+from uitars_nb.tasks.miniwob.oracles_games import best_move, moves, winner
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(600)]
 NAMES = sorted(load_oracles())

@@ -7,15 +7,15 @@ import pytest, pytest_asyncio
 
 from tests.waiting import until
 from uitars_nb.core.types import Action, EventKind, StopReason
-from uitars_nb.sandbox import downloads as downloading
-from uitars_nb.sandbox import home as homes
+from uitars_nb.sandbox.browser import downloads as downloading
+from uitars_nb.sandbox.tools import home as homes
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
-from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
-from uitars_nb.sandbox.chromium import launch
-from uitars_nb.sandbox.downloads import Downloads
-from uitars_nb.sandbox.home import Home
-from uitars_nb.sandbox.jail import Jail
-from uitars_nb.sandbox.reports import MOST
+from uitars_nb.sandbox.browser.session import BrowserConfig, BrowserSession
+from uitars_nb.sandbox.browser.chromium import launch
+from uitars_nb.sandbox.browser.downloads import Downloads
+from uitars_nb.sandbox.tools.home import Home
+from uitars_nb.sandbox.jail.jail import Jail
+from uitars_nb.sandbox.browser.events import MOST
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(120)]
 TIMEOUT = 3.   # seconds of the sessions here

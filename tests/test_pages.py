@@ -6,15 +6,15 @@ import numpy as np
 import pytest, pytest_asyncio
 from hypothesis import given, strategies as st
 
-from uitars_nb.flywheel.labels import CELL, COLOURS, KINDS, SHAPES, Element, LabelledPage, char_cells, char_class, colour_name, element_cells, load_pages, save_pages, soften, target_cells
-from uitars_nb.flywheel.pages import SIZE, label_screen, label_task, render_sheet, sheet_session
-from uitars_nb.flywheel.probes import PROBES, is_right, probe_pages, probes, tally
-from uitars_nb.flywheel.questions import ask, changes
-from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
-from uitars_nb.flywheel.words import FAMILIES, hits, look_of, words
+from uitars_nb.flywheel.perception.labels import CELL, COLOURS, KINDS, SHAPES, Element, LabelledPage, char_cells, char_class, colour_name, element_cells, load_pages, save_pages, soften, target_cells
+from uitars_nb.flywheel.perception.pages import SIZE, label_screen, label_task, render_sheet, sheet_session
+from uitars_nb.flywheel.perception.probes import PROBES, is_right, probe_pages, probes, tally
+from uitars_nb.flywheel.perception.questions import ask, changes
+from uitars_nb.sandbox.browser.session import BrowserConfig, BrowserSession
+from uitars_nb.flywheel.perception.words import FAMILIES, hits, look_of, words
 from uitars_nb.model.dialects import DIALECTS, get_dialect
 from uitars_nb.tasks.base import seeds
-from uitars_nb.tasks.miniwob import BROWSER
+from uitars_nb.tasks.miniwob.task import BROWSER
 
 pytestmark = [pytest.mark.timeout(180)]
 browser_test = pytest.mark.asyncio(loop_scope='module')

@@ -5,8 +5,8 @@ import numpy as np
 import pytest, pytest_asyncio
 
 from uitars_nb.core.types import Action, EventKind
-from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
-from uitars_nb.sandbox.chromium import launch
+from uitars_nb.sandbox.browser.session import BrowserConfig, BrowserSession
+from uitars_nb.sandbox.browser.chromium import launch
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(60)]
 SIZE = (320, 240)

@@ -24,11 +24,11 @@ from uitars_nb.evaluation.evaluate import Recipe
 from uitars_nb.evaluation.policies import acting
 from uitars_nb.model import checkpoints, precision
 from uitars_nb.model.dialects import get_dialect
-from uitars_nb.model.nano import new_policy
-from uitars_nb.model.pointing import looks
+from uitars_nb.model.nano.nano import new_policy
+from uitars_nb.model.nano.pointing import looks
 from uitars_nb.model.policy import Policy, fitting_devices, token_logps
 from uitars_nb.model.rendering import Example, Prompt
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 
 torch.set_num_threads(1)
 logging.disable_progress_bar()

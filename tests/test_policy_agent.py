@@ -16,7 +16,7 @@ from uitars_nb.agent.rollout import Rollout, play
 from uitars_nb.core.types import Action, Completion, ContextExceeded, ContextTooSmall, Observation, RequestFailed, Step, StopReason, TaskSpec
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.policy import Policy
-from uitars_nb.model.sampling import Sampling
+from uitars_nb.model.engine.sampling import Sampling
 from uitars_nb.sandbox.base import ActionError
 from uitars_nb.tasks.base import Verdict, register, suite
 
@@ -308,8 +308,8 @@ def qwen(tmp_path_factory): return Policy.from_pretrained(write_checkpoint(tmp_p
 def _nano():
     from uitars_nb.core.actions import ACTION_SPACE
     from uitars_nb.core.grammar import describe
-    from uitars_nb.model.nano import NanoVLForConditionalGeneration, NanoVLImageProcessor, NanoVLProcessor, nano_config
-    from uitars_nb.model.tokenizer import make_tokenizer
+    from uitars_nb.model.nano.nano import NanoVLForConditionalGeneration, NanoVLImageProcessor, NanoVLProcessor, nano_config
+    from uitars_nb.model.nano.tokenizer import make_tokenizer
     tok = make_tokenizer([describe(ACTION_SPACE), *[say(click(i, i)) for i in range(0, 1000, 50)]])
     config = nano_config(tok, hidden=32, layers=1, heads=2)
     return NanoVLForConditionalGeneration(config), NanoVLProcessor(NanoVLImageProcessor(), tok)
@@ -401,7 +401,7 @@ def test_two_threads_may_render_at_once(qwen):
 
 async def test_a_real_engine_plays_many_episodes(nano):
     "A random small policy: its replies are nonsense, and every episode ends as such, with the ids that it sampled and the context that it was sampled in."
-    from uitars_nb.model.engine import Engine
+    from uitars_nb.model.engine.engine import Engine
     torch.manual_seed(0)
     async with Engine(nano, max_batch=4) as engine:
         engine.complete = None   # what memory has rendered is not rendered again

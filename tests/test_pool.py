@@ -5,10 +5,10 @@ from pathlib import Path
 import psutil, pytest
 
 from uitars_nb.core.types import Action, StopReason
-from uitars_nb.sandbox import pool as pools
+from uitars_nb.sandbox.browser import pool as pools
 from uitars_nb.sandbox.base import EnvironmentFailure, Sync, run
-from uitars_nb.sandbox.browser import BrowserConfig
-from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.sandbox.browser.session import BrowserConfig
+from uitars_nb.sandbox.browser.pool import BrowserPool
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -140,7 +140,7 @@ async def test_close_leaves_nothing():
 
 ORPHAN = '''
 import asyncio
-from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.sandbox.browser.pool import BrowserPool
 async def main():
     pool = await BrowserPool(browsers=1, pages=1).start()
     print(pool.places[0].browser.folder, flush=True)

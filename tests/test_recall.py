@@ -12,8 +12,8 @@ from uitars_nb.agent.policy_agent import PolicyAgent
 from uitars_nb.agent.reader import Reader, decide, texts
 from uitars_nb.core.types import Action, StopReason, TaskSpec
 from uitars_nb.model.dialects import get_dialect
-from uitars_nb.model.sampling import Sampling
-from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.model.engine.sampling import Sampling
+from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.tasks import base, recall
 from uitars_nb.tasks.base import SUITES, TASKS, Task, split_of, suite
 from uitars_nb.tasks.recall import BROWSER, CHOICES, GRID_SIZE, learn_glyphs, problem, read_screen

@@ -19,14 +19,14 @@ from uitars_nb.agent.policy_agent import PolicyAgent, ask
 from uitars_nb.core.coordinates import smart_resize
 from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, RequestFailed, Step, TaskSpec
 from uitars_nb.evaluation.policies import acting
-from uitars_nb.model.engine import Engine
-from uitars_nb.model.nano import new_policy
+from uitars_nb.model.engine.engine import Engine
+from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.remote import RemoteEngine, RemoteError
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.model.sampling import Sampling
-from uitars_nb.model.serve import _unless_gone, data_url, make_app, serving, url_image
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.engine.sampling import Sampling
+from uitars_nb.model.server import _unless_gone, data_url, make_app, serving, url_image
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 
 torch.set_num_threads(1)
 SCREEN = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)

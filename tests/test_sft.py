@@ -17,8 +17,8 @@ from tests import sft_run
 from tests.scripts import script
 from tests.tiny_models import write_checkpoint
 from uitars_nb.cli.train import adapter_of, first_policy
-from uitars_nb.flywheel.labels import Element, LabelledPage, save_pages
-from uitars_nb.flywheel.records import IGNORE, Record, Records
+from uitars_nb.flywheel.perception.labels import Element, LabelledPage, save_pages
+from uitars_nb.flywheel.examples import IGNORE, Record, Records
 from uitars_nb.flywheel.streams import Collate, Stream
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
@@ -31,7 +31,7 @@ from uitars_nb.train.feed import Feed
 from uitars_nb.train.losses import own_loss, read_loss, target_loss
 from uitars_nb.train.optim import MuonAdamW, groups, orthogonal
 from uitars_nb.train.ppo import PPO, PPOConfig
-from uitars_nb.train.reading import ReadingConfig, learn_to_read
+from uitars_nb.train.perception import ReadingConfig, learn_to_read
 from uitars_nb.train.sft import SFTConfig, batch_losses, fit, read_metrics, run_policy, task_counts, task_metrics
 
 torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from urllib.parse import urldefrag, urljoin, urlparse
 import pytest
 from playwright.async_api import async_playwright
 
-from uitars_nb.sandbox.chromium import find_chromium
+from uitars_nb.sandbox.browser.chromium import find_chromium
 
 root = Path(__file__).resolve().parents[1]
 site = root/'_docs'

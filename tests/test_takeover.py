@@ -14,11 +14,11 @@ from tests.waiting import until
 from uitars_nb.agent.loop import environment
 from uitars_nb.core.types import Action, Event, EventKind, Observation, StopReason
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.sandbox.browser import BrowserConfig
-from uitars_nb.sandbox.clock import ClockConfig
-from uitars_nb.sandbox.messages import unframe
-from uitars_nb.sandbox.pool import BrowserPool
-from uitars_nb.sandbox.takeover import Seat
+from uitars_nb.sandbox.browser.session import BrowserConfig
+from uitars_nb.sandbox.browser.clock import ClockConfig
+from uitars_nb.sandbox.manager.messages import unframe
+from uitars_nb.sandbox.browser.pool import BrowserPool
+from uitars_nb.sandbox.manager.takeover import Seat
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -182,8 +182,8 @@ async def test_the_end_of_the_lease_is_the_end_of_the_person(server):
 
 async def test_who_does_nothing_has_given_it_back():
     from websockets.asyncio.server import serve
-    from uitars_nb.sandbox.kinds import SimulatedSession
-    from uitars_nb.sandbox.takeover import Person, Seat
+    from uitars_nb.sandbox.manager.kinds import SimulatedSession
+    from uitars_nb.sandbox.manager.takeover import Person, Seat
     seat, session = Seat(), SimulatedSession()
     async with serve(lambda ws: Person(ws, seat, session, idle=.5).stay(), '127.0.0.1', 0) as server:
         async with connect(f'ws://127.0.0.1:{server.sockets[0].getsockname()[1]}') as ws:
@@ -198,8 +198,8 @@ async def test_who_does_nothing_has_given_it_back():
 
 async def test_a_session_that_fails_is_told_and_given_back():
     from websockets.asyncio.server import serve
-    from uitars_nb.sandbox.kinds import SimulatedSession
-    from uitars_nb.sandbox.takeover import Person, Seat
+    from uitars_nb.sandbox.manager.kinds import SimulatedSession
+    from uitars_nb.sandbox.manager.takeover import Person, Seat
     seat, session = Seat(), SimulatedSession()
     async with serve(lambda ws: Person(ws, seat, session).stay(), '127.0.0.1', 0) as server:
         async with connect(f'ws://127.0.0.1:{server.sockets[0].getsockname()[1]}') as ws:
@@ -211,8 +211,8 @@ async def test_a_session_that_fails_is_told_and_given_back():
 
 
 async def test_what_the_person_saw_is_kept_for_the_owner():
-    from uitars_nb.sandbox.kinds import SimulatedSession
-    from uitars_nb.sandbox.takeover import Seat
+    from uitars_nb.sandbox.manager.kinds import SimulatedSession
+    from uitars_nb.sandbox.manager.takeover import Seat
     from dataclasses import replace
     class Eventful(SimulatedSession):
         async def observe(self): return replace(await super().observe(), events=(Event(EventKind.DOWNLOAD, f'{self.acts}'),), text='said')

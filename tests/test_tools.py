@@ -16,14 +16,14 @@ from uitars_nb.agent.policy_agent import PolicyAgent
 from uitars_nb.core.types import Action, EventKind, Observation, StopReason, TaskSpec
 from uitars_nb.model.dialects import DIALECTS
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
-from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
-from uitars_nb.sandbox.chromium import launch
-from uitars_nb.sandbox.clock import ClockConfig
-from uitars_nb.sandbox.jail import Jail, JailConfig
+from uitars_nb.sandbox.browser.session import BrowserConfig, BrowserSession
+from uitars_nb.sandbox.browser.chromium import launch
+from uitars_nb.sandbox.browser.clock import ClockConfig
+from uitars_nb.sandbox.jail.jail import Jail, JailConfig
 from uitars_nb.sandbox.mcp_server import serve
-from uitars_nb.sandbox.mcp_tools import Toolbox, ToolServer
-from uitars_nb.sandbox.search import Corpus, WebPage
-from uitars_nb.sandbox.tools import ToolConfig, ToolSession
+from uitars_nb.sandbox.tools.mcp_tools import Toolbox, ToolServer
+from uitars_nb.sandbox.tools.search import Corpus, WebPage
+from uitars_nb.sandbox.tools.session import ToolConfig, ToolSession
 from uitars_nb.tasks.base import Verdict
 
 pytestmark = pytest.mark.timeout(180)
@@ -372,7 +372,7 @@ async def test_what_a_task_does_counts(session):
 # With a desktop
 
 async def test_one_home_for_desktop_and_tools():
-    import uitars_nb.sandbox.desktop as desktop
+    import uitars_nb.sandbox.desktop.session as desktop
     config = desktop.jail_for_desktop(JailConfig())
     async with Jail(config) as jail:
         screen = await desktop.DesktopSession(desktop.DesktopConfig(size=(640, 480)), jail).start()

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from tests.escapes import LIMITS
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
-from uitars_nb.sandbox.bubblewrap import Limits
-from uitars_nb.sandbox.editor import Editor, inserted, replaced
-from uitars_nb.sandbox.jail import Jail, JailConfig
-from uitars_nb.sandbox.kernel import Kernel
-from uitars_nb.sandbox.output import Tape, clean, cut
-from uitars_nb.sandbox.shell import Shell
-from uitars_nb.sandbox.tools import ToolConfig, ToolSession
+from uitars_nb.sandbox.jail.bubblewrap import Limits
+from uitars_nb.sandbox.tools.editor import Editor, inserted, replaced
+from uitars_nb.sandbox.jail.jail import Jail, JailConfig
+from uitars_nb.sandbox.tools.kernel import Kernel
+from uitars_nb.sandbox.jail.output import Tape, clean, cut
+from uitars_nb.sandbox.tools.shell import Shell
+from uitars_nb.sandbox.tools.session import ToolConfig, ToolSession
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -247,7 +247,7 @@ async def test_a_kernel_that_dies(kernel):
 async def test_a_kernel_that_cannot_be_reached_is_the_environments(kernel, monkeypatch):
     async def broken(*args): raise OSError('no descriptor left')
     with monkeypatch.context() as m:
-        m.setattr('uitars_nb.sandbox.kernel.bridge', broken)
+        m.setattr('uitars_nb.sandbox.tools.kernel.bridge', broken)
         for attempt in range(2):
             with pytest.raises(EnvironmentFailure, match='no descriptor left') as e: await kernel.run('1 + 1')
             assert e.value.reason is StopReason.ENV_CRASH and kernel.process is None and not kernel.jail.processes

@@ -9,14 +9,14 @@ import numpy as np, pytest, torch
 
 from uitars_nb.core.types import Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.flywheel.rewards import Reward
-from uitars_nb.model.batching import load_weights
-from uitars_nb.model.sampling import nucleus
+from uitars_nb.model.engine.batching import load_weights
+from uitars_nb.model.engine.sampling import nucleus
 from uitars_nb.model.value import Critic
 from uitars_nb.train.collector import Batch, Collector
 from uitars_nb.rl.shaping import Shaping
 from uitars_nb.train import ppo, update
 from uitars_nb.train.experience import gather, group_advantages, minibatches, outcome_rewards, parts, token_rewards
-from uitars_nb.train.measures import together
+from uitars_nb.train.rollout_metrics import together
 from uitars_nb.train.ppo import PPO, PPOConfig, batch_targets
 from uitars_nb.train.reinforce import _latest
 from uitars_nb.train.update import Objective, Targets, actor_loss, old_logps, part_logits, renormalised, row_batch, shares, totals

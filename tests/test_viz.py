@@ -14,7 +14,7 @@ from uitars_nb.core.coordinates import to_pixel
 from uitars_nb.core.replay import draw_marks, frames, gif_bytes, replay_html
 from uitars_nb.core.types import Action, Event, EventKind, Observation, Step, StopReason, Tab, TaskSpec, Trajectory
 from uitars_nb.core.viz import CSS, MARK, all_marks, film, fit, gallery, marks, overlay, register, show
-from uitars_nb.sandbox.chromium import find_chromium
+from uitars_nb.sandbox.browser.chromium import find_chromium
 
 EVIL = '</script><script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">"\'&<b>\u2028\ud83d'
 PINK = np.array([int(MARK[i:i + 2], 16) for i in (1, 3, 5)])

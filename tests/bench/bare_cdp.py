@@ -5,7 +5,7 @@ import numpy as np
 import websocket
 from PIL import Image
 
-from uitars_nb.sandbox.chromium import find_chromium, flags
+from uitars_nb.sandbox.browser.chromium import find_chromium, flags
 
 
 def ask(port, what): return json.load(urllib.request.urlopen(f'http://127.0.0.1:{port}/json/{what}'))

@@ -7,8 +7,8 @@ import psutil
 
 from uitars_nb.core.figures import Figure, figure, machine, median_interval, record_figures
 from uitars_nb.core.types import Action
-from uitars_nb.sandbox.chromium import chromium_version
-from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.sandbox.browser.chromium import chromium_version
+from uitars_nb.sandbox.browser.pool import BrowserPool
 
 PAGE = (Path(__file__).parents[2]/'sandboxes'/'pages'/'click.html').as_uri()
 COMMAND = 'python -m tests.bench browser'

@@ -6,8 +6,8 @@ import numpy as np
 from uitars_nb.core.figures import figure, machine, median_interval, record_figures
 from uitars_nb.core.runs import write_json
 from uitars_nb.core.types import Action
-from uitars_nb.sandbox.browser import BrowserConfig, BrowserSession
-from uitars_nb.sandbox.chromium import chromium_version, launch
+from uitars_nb.sandbox.browser.session import BrowserConfig, BrowserSession
+from uitars_nb.sandbox.browser.chromium import chromium_version, launch
 
 PAGE = (pathlib.Path(__file__).parents[2]/'sandboxes/pages/clock/motion.html').resolve().as_uri()
 SECONDS = [6, 14, 20, 20]  # a minute, with a screenshot after each part

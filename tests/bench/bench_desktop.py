@@ -10,8 +10,8 @@ import time
 from uitars_nb.core.figures import figure, machine, median_interval, record_figures
 from uitars_nb.core.runs import write_json
 from uitars_nb.core.types import Action
-from uitars_nb.sandbox.desktop import DesktopConfig, DesktopSession
-from uitars_nb.sandbox.remote import Looking
+from uitars_nb.sandbox.desktop.session import DesktopConfig, DesktopSession
+from uitars_nb.sandbox.desktop.remote import Looking
 
 COMMAND = 'python -m tests.bench desktop'
 SIZE = (1024, 768)
@@ -24,8 +24,8 @@ def points(n): return [POINTS[i % len(POINTS)] for i in range(n)]
 
 async def steps_beside(n):
     "Milliseconds of a click and the screen as an array, in the process that owns the display; run with --beside."
-    from uitars_nb.sandbox.guest import Guest
-    from uitars_nb.sandbox.screens import rgb
+    from uitars_nb.sandbox.desktop.guest import Guest
+    from uitars_nb.sandbox.desktop.screens import rgb
     guest, times = Guest(), []
     for point in points(n + 10):
         start = time.perf_counter()

@@ -8,13 +8,13 @@ from uitars_nb.core.actions import ACTION_SPACE, Action
 from uitars_nb.core.figures import alternate, figure, machine, median_interval, ratio, record_figures, typical
 from uitars_nb.core.grammar import describe
 from uitars_nb.core.runs import read_json, write_json
-from uitars_nb.model.engine import Engine
-from uitars_nb.model.nano import new_policy
+from uitars_nb.model.engine.engine import Engine
+from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.precision import computes_bf16
 from uitars_nb.model.rendering import Example
-from uitars_nb.model.sampling import Sampling
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.engine.sampling import Sampling
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 
 ROUNDS = dict(quick=6, default=12, full=24)
 SESSIONS, TURNS, ALONE, SAMPLES = 16, 3, 3, 8   # TURNS decisions an episode; ALONE of them in a round of one session; SAMPLES of an instance, as GRPO draws them

@@ -14,10 +14,10 @@ from tests.tiny_models import write_checkpoint
 from uitars_nb.cli.train import adapted
 from uitars_nb.core.figures import Figure, figure, machine, median_interval, ratio, record_figures
 from uitars_nb.core.runs import write_json
-from uitars_nb.model.engine import Engine
+from uitars_nb.model.engine.engine import Engine
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
-from uitars_nb.model.sampling import Sampling
+from uitars_nb.model.engine.sampling import Sampling
 from uitars_nb.model.value import Critic
 from uitars_nb.train.ppo import PPO, PPOConfig
 

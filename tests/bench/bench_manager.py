@@ -10,9 +10,9 @@ from uitars_nb.core.figures import Figure, figure, machine, median_interval, rec
 from uitars_nb.core.runs import read_json, write_json
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.sandbox.client import ManagerClient
-from uitars_nb.sandbox.ledger import Ledger
-from uitars_nb.sandbox.messages import LeaseLost, Refused
+from uitars_nb.sandbox.manager.client import ManagerClient
+from uitars_nb.sandbox.manager.ledger import Ledger
+from uitars_nb.sandbox.manager.messages import LeaseLost, Refused
 
 COMMAND = 'python -m tests.bench manager'
 # rounds, seconds of each, leases held, leases under fire
@@ -28,7 +28,7 @@ class Server:
     def start(self):
         write_json(self.folder/'config.json', self.config)
         with open(self.folder/'manager.log', 'ab') as log:
-            self.process = subprocess.Popen([sys.executable, '-m', 'uitars_nb.sandbox.manager_api', str(self.folder/'config.json')], stderr=log)
+            self.process = subprocess.Popen([sys.executable, '-m', 'uitars_nb.sandbox.manager.api', str(self.folder/'config.json')], stderr=log)
         end = time.monotonic() + 60
         while read_json(self.folder/'door.json', {}).get('pid') != self.process.pid:
             assert self.process.poll() is None and time.monotonic() < end, (self.folder/'manager.log').read_text()[-2000:]
@@ -55,7 +55,7 @@ class Server:
         found = []
         for p in psutil.process_iter(['cmdline', 'status']):
             line = p.info['cmdline'] or []
-            if 'uitars_nb.sandbox.worker' in line and line[-1].startswith(f'{self.folder}/') and p.info['status'] != psutil.STATUS_ZOMBIE: found.append(p)
+            if 'uitars_nb.sandbox.manager.worker' in line and line[-1].startswith(f'{self.folder}/') and p.info['status'] != psutil.STATUS_ZOMBIE: found.append(p)
         return found
 
 

@@ -8,9 +8,10 @@ from uitars_nb.core.figures import Figure, machine, record_figures, today
 from uitars_nb.core.runs import Run
 from uitars_nb.core.types import StopReason
 from uitars_nb.evaluation.policies import CandidOracle
-from uitars_nb.sandbox.chromium import chromium_version
-from uitars_nb.sandbox.pool import BrowserPool
-from uitars_nb.tasks import hands, miniwob
+from uitars_nb.sandbox.browser.chromium import chromium_version
+from uitars_nb.sandbox.browser.pool import BrowserPool
+from uitars_nb.tasks import hands
+from uitars_nb.tasks.miniwob import task as miniwob
 from uitars_nb.tasks.base import suite
 
 SEEDS = dict(quick=10, default=100, full=100)

@@ -9,9 +9,9 @@ from uitars_nb.core.figures import alternate, figure, machine, ratio, record_fig
 from uitars_nb.core.runs import versions, write_json
 from uitars_nb.core.types import Action, TaskSpec
 from uitars_nb.evaluation.policies import CandidOracle
-from uitars_nb.sandbox.chromium import chromium_version
-from uitars_nb.sandbox.pool import BrowserPool
-from uitars_nb.tasks import miniwob as tasks
+from uitars_nb.sandbox.browser.chromium import chromium_version
+from uitars_nb.sandbox.browser.pool import BrowserPool
+from uitars_nb.tasks.miniwob import task as tasks
 from uitars_nb.tasks.base import get_task
 
 from tests.bench.bare_cdp import Bare, chromium

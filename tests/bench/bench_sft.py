@@ -11,13 +11,13 @@ from uitars_nb.core.figures import Figure, figure, machine, median_interval, rat
 from uitars_nb.core.grammar import describe
 from uitars_nb.core.runs import write_json
 from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
-from uitars_nb.flywheel.records import Record
+from uitars_nb.flywheel.examples import Record
 from uitars_nb.flywheel.streams import Batches, Collate, Numbers, Stream, loader, padding
 from uitars_nb.model.allocation import grain
-from uitars_nb.model.nano import new_policy
+from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
-from uitars_nb.model.tokenizer import make_tokenizer
+from uitars_nb.model.nano.tokenizer import make_tokenizer
 from uitars_nb.train.devices import compiled
 from uitars_nb.train.feed import Feed
 from uitars_nb.train.sft import SFT, SFTConfig, batch_losses, choose_precision, freeze, make_trainer, run_policy, seconds, unused

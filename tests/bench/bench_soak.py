@@ -10,10 +10,10 @@ from uitars_nb.agent.streaming import Allowance, StreamingRollout
 from uitars_nb.core.figures import Figure, machine, record_figures
 from uitars_nb.core.runs import write_json
 from uitars_nb.evaluation.policies import SCRIPTED
-from uitars_nb.sandbox.chromium import chromium_version
-from uitars_nb.sandbox.pool import BrowserPool
+from uitars_nb.sandbox.browser.chromium import chromium_version
+from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.tasks.base import suite
-from uitars_nb.tasks.miniwob import BROWSER
+from uitars_nb.tasks.miniwob.task import BROWSER
 
 COMMAND = 'python -m tests.bench --full --timeout 3600 soak'
 SIZES = dict(quick=(40, 80), default=(120, 300), full=(300, 1800))   # seconds of calm, before and after; of faults

@@ -12,9 +12,9 @@ from uitars_nb.core.figures import Figure, alternate, figure, machine, ratio, re
 from uitars_nb.core.runs import write_json
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import to_plain
-from uitars_nb.sandbox.chromium import chromium_version
-from uitars_nb.sandbox.pool import BrowserPool
-from uitars_nb.tasks import miniwob
+from uitars_nb.sandbox.browser.chromium import chromium_version
+from uitars_nb.sandbox.browser.pool import BrowserPool
+from uitars_nb.tasks.miniwob import task as miniwob
 from uitars_nb.tasks.base import suite
 
 EPISODES = dict(quick=1, default=2, full=4)  # of each task

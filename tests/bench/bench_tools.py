@@ -5,8 +5,8 @@ from tests.escapes import ATTEMPTS, World
 from uitars_nb.core.figures import Figure, alternate, figure, machine, record_figures, typical
 from uitars_nb.core.runs import write_json
 from uitars_nb.core.types import Action
-from uitars_nb.sandbox.jail import Jail
-from uitars_nb.sandbox.tools import ToolSession
+from uitars_nb.sandbox.jail.jail import Jail
+from uitars_nb.sandbox.tools.session import ToolSession
 
 ROUNDS = dict(quick=6, default=12, full=24)
 CALLS = 20  # a round

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..core.own import place_of
+from ..core.plugins import place_of
 from ..core.types import Action, Completion, ContextExceeded, ContextTooSmall, Observation, Step, StopReason, TaskSpec, Trajectory
 from ..sandbox.base import ActionError, EnvironmentFailure, Session, limited
 from ..tasks.base import Task, Verdict

@@ -15,12 +15,12 @@ import numpy as np
 
 from ..core.types import TaskSpec
 from ..tasks.hands import at, fields, look
-from ..tasks.oracles_click import SHOWN, targets
-from ..tasks.oracles_drag import ITEMS, SHAPES, belongs, sorting_task
-from ..tasks.oracles_games import BOARD
-from ..tasks.oracles_mail import MAIL
-from ..tasks.oracles_shapes import FIGURES, RADII, described, sides, solve
-from ..tasks.oracles_widgets import MONTH
+from ..tasks.miniwob.oracles_click import SHOWN, targets
+from ..tasks.miniwob.oracles_drag import ITEMS, SHAPES, belongs, sorting_task
+from ..tasks.miniwob.oracles_games import BOARD
+from ..tasks.miniwob.oracles_mail import MAIL
+from ..tasks.miniwob.oracles_shapes import FIGURES, RADII, described, sides, solve
+from ..tasks.miniwob.oracles_widgets import MONTH
 
 # %% ../../nbs/40_agent/18_notice.ipynb #1965f257
 SET = "((is, to) => `at ${is}, wanted ${to}: ${is < to ? 'more' : is > to ? 'less' : 'set'}`)"

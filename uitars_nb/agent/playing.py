@@ -92,10 +92,10 @@ def _tell(conn, message):
     except OSError: pass
 
 async def _play(conn, config):
-    from uitars_nb.model.engine import Engine
+    from uitars_nb.model.engine.engine import Engine
     from uitars_nb.model.policy import Policy
-    from uitars_nb.model.sampling import Sampling
-    from uitars_nb.tasks.places import pool_for
+    from uitars_nb.model.engine.sampling import Sampling
+    from uitars_nb.tasks.session_pools import pool_for
     policy = Policy.to_play(config.policy, config.dtype, config.device)
     async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages, threads=config.threads) as engine, pool_for(config.tasks, config.browsers, config.pages) as pool:
         slow = Delayed(pool, *config.delays, config.seed) if config.delays[0] else pool

@@ -39,7 +39,7 @@ async def ask(
     messages: list[dict],
     sampling: Any,
     key: str,
-    prompt=None,      # the messages, rendered already by the engine's own policy; only for a `model.engine.Engine`
+    prompt=None,      # the messages, rendered already by the engine's own policy; only for a `model.engine.engine.Engine`
 ) -> Completion:
     "The engine's reply. Raises `EnvironmentFailure` where the engine cannot be reached, or cannot answer this request."
     try: return await (engine.complete(messages, sampling, key=key) if prompt is None else engine.generate(prompt, sampling, key=key))
@@ -120,7 +120,7 @@ def estimate_of(
 ) -> Callable[[list[dict]], int]:
     "Estimates tokens as a model of that type sees them; as Qwen2.5-VL does where it is another than the small policy."
     if model_type != 'nano_vl': return estimate_tokens
-    from uitars_nb.model.stem import token_grid
+    from uitars_nb.model.nano.vision_encoder import token_grid
     return partial(estimate_tokens, image=lambda w, h: math.prod(token_grid(h, w)), text=lambda text: len(text.encode('utf-8', 'replace')))   # a vocabulary of few words spells the others
 
 class count_tokens:

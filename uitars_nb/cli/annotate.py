@@ -40,7 +40,7 @@ class Annotation:
     context: int = 0          # tokens, likewise
 
     def __post_init__(self):
-        import uitars_nb.tasks.places   # all tasks
+        import uitars_nb.tasks.session_pools   # all tasks
         from uitars_nb.evaluation.policies import check_policy, script
         from uitars_nb.tasks.base import suite
         suite(self.suite, self.split, 1)
@@ -55,7 +55,7 @@ async def proposing(
 ) -> AsyncIterator[tuple]:
     "What proposes, inside the block: a policy as often as it draws, a random player, or nobody."
     from uitars_nb.evaluation.policies import acting, script
-    from uitars_nb.flywheel.annotation import drawing
+    from uitars_nb.flywheel.annotation.interactive import drawing
     if plan.policy == NOBODY: yield (); return
     async with acting(plan.policy, plan.temperature, plan.top_p, plan.max_tokens, plan.seed, plan.dtype, plan.dialect, plan.context) as player:
         yield (player,) if script(plan.policy) else drawing(player, plan.draws)
@@ -64,7 +64,7 @@ async def proposing(
 async def annotate_episodes(
     plan: Annotation,
     out: Path,          # directory of the run
-    desk,               # a `flywheel.annotation.Desk`
+    desk,               # a `flywheel.annotation.interactive.Desk`
     at_once: int = 1,   # episodes under way: one for each annotator; of more, another waits while the policy proposes in the first
 ) -> None:
     "Play what is left of a session, every turn decided at the desk."
@@ -73,9 +73,9 @@ async def annotate_episodes(
     from uitars_nb.core.store import Store
     from uitars_nb.core.types import StopReason
     from uitars_nb.evaluation.policies import fingerprint_of
-    from uitars_nb.flywheel.annotation import LIMITS, Annotating
+    from uitars_nb.flywheel.annotation.interactive import LIMITS, Annotating
     from uitars_nb.tasks.base import suite
-    from uitars_nb.tasks.places import pool_for, screens_of
+    from uitars_nb.tasks.session_pools import pool_for, screens_of
     specs = suite(plan.suite, plan.split, plan.episodes, plan.first)
     names = {o.name for o in specs}
     async with proposing(plan) as players, pool_for(names, 1, at_once) as pool:
@@ -93,7 +93,7 @@ def annotation_lines(
 ) -> str:
     "What has been annotated so far, by task."
     from uitars_nb.core.runs import read_json, read_jsonl
-    from uitars_nb.flywheel.annotation import acceptance
+    from uitars_nb.flywheel.annotation.interactive import acceptance
     table, facts = acceptance(read_jsonl(out/'decisions.jsonl')).reset_index(), read_json(out/'summary.json', {})
     head = f"{facts.get('episodes', 0)} episodes, {facts.get('solved', 0)} solved, {facts.get('env_failures', 0)} environment failures"
     return f'{text_table([[*table.columns], *table.values.tolist()])}\n{head}'
@@ -131,8 +131,8 @@ def annotate(
       uitars-nb annotate --suite miniwob/login-user --policy runs/main/after/policy --episodes 5
       uitars-nb train runs/sft2 --start ct --demos runs/annotated
     """
-    from uitars_nb.flywheel.annotation import Desk
-    from uitars_nb.flywheel.annotation_page import annotating
+    from uitars_nb.flywheel.annotation.interactive import Desk
+    from uitars_nb.flywheel.annotation.page import annotating
     from uitars_nb.sandbox.base import run
     plan = Annotation(suite, policy, split, episodes, first, draws, temperature, top_p, max_tokens, seed, dtype, dialect, context)
     out.mkdir(parents=True, exist_ok=True)

@@ -68,9 +68,9 @@ def prepared(
     "The wheel with what stays as it is by name. Raises `ValueError`, `KeyError` or `FileNotFoundError` for what would fail after the first half hour."
     from uitars_nb.core.store import Store
     from uitars_nb.evaluation.evaluate import plan
-    from uitars_nb.flywheel.records import stored_of_split
+    from uitars_nb.flywheel.examples import stored_of_split
     from uitars_nb.flywheel.rewards import named_reward
-    import uitars_nb.tasks.places   # all of them
+    import uitars_nb.tasks.session_pools   # all of them
     job = checked(Job(wheel.suite, wheel.start, steps=wheel.steps, batch=wheel.batch, lr=wheel.lr, rollouts=wheel.rollouts, practice_lr=wheel.practice_lr, frozen=wheel.frozen))
     plan(recipe_of(wheel, wheel.start, 1))
     named_reward(wheel.reward)
@@ -123,7 +123,7 @@ def turn(
 ) -> Path:
     "What a cycle makes of the policy: its directory. Raises `ValueError` where no episode has passed yet."
     from uitars_nb.core.store import Store
-    from uitars_nb.flywheel.deeds import telling
+    from uitars_nb.flywheel.inverse_dynamics import telling
     from uitars_nb.flywheel.routing import filled
     ct, sft = ([o for o in filled(out / 'pools', name) if int(o.parent.name) <= cycle] for name in ('ct', 'sft'))
     if not sft: raise ValueError(f'no episode has passed, so there is nothing to imitate: start from a policy that sometimes succeeds, or give --demos ({out / "pools"} holds what was played)')

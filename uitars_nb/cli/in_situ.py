@@ -34,7 +34,7 @@ def record(
     Example:
       uitars-nb record runs/recorded/ann-3 --as ann --task "Turn on the dark theme." --voice pulse:default
     """
-    from uitars_nb.flywheel.recorder import Recorder
+    from uitars_nb.flywheel.annotation.recorder import Recorder
     recorder = Recorder(folder, task, name, voice, fps, key).start()
     print(f'Press {key} to begin, and again to pause; Ctrl-C ends.', flush=True)
     async def until_interrupted():
@@ -52,7 +52,7 @@ def all_recorded(
     directory: Path,   # of recordings
 ) -> tuple[list, dict[str, str]]:
     "Trajectories of all its recordings, and why others are none. Raises `FileNotFoundError` where there is no recording."
-    from uitars_nb.flywheel.in_situ import read_recorded, trajectory_of
+    from uitars_nb.flywheel.annotation.in_situ import read_recorded, trajectory_of
     folders, trajs, broken = sorted(o.parent for o in directory.glob('*/record.json')), [], {}
     if not folders: raise FileNotFoundError(f'no recordings in {directory}: uitars-nb record {directory}/NAME makes one')
     for folder in folders:
@@ -62,10 +62,10 @@ def all_recorded(
 
 def recorded_lines(
     trajs: list,
-    judged,        # `flywheel.reviews.Reviewed`
+    judged,        # `flywheel.annotation.reviews.Reviewed`
 ) -> str:
     "A row for each."
-    from uitars_nb.flywheel.reviews import verdict_of
+    from uitars_nb.flywheel.annotation.reviews import verdict_of
     said = {True: 'passed', False: 'rejected', None: 'open'}
     state = lambda o: said[verdict_of(o, judged.reviews, judged.needed)] + ', broken off' * o.stop.is_environment
     row = lambda o: [o.id, o.policy, len(o.steps), sum(bool(s.thought) for s in o.steps), judged.twins.get(o.id, ''), state(o), o.task.instruction]
@@ -97,7 +97,7 @@ def recordings(
       uitars-nb recordings runs/recorded --into runs/flywheel
     """
     from uitars_nb.core.store import Store
-    from uitars_nb.flywheel.reviews import read_reviews, reviewed, verdict_of
+    from uitars_nb.flywheel.annotation.reviews import read_reviews, reviewed, verdict_of
     from uitars_nb.flywheel.routing import route
     from uitars_nb.sandbox.base import run
     trajs, broken = all_recorded(directory)
@@ -127,8 +127,8 @@ def review(
     Example:
       uitars-nb review runs/recorded ann-3 --as bea --reject --note "a password is in it"
     """
-    from uitars_nb.flywheel.in_situ import read_recorded
-    from uitars_nb.flywheel.reviews import Review, add_review
+    from uitars_nb.flywheel.annotation.in_situ import read_recorded
+    from uitars_nb.flywheel.annotation.reviews import Review, add_review
     by = read_recorded(directory/id).annotator
     if by == name: raise ValueError(f'{id} is by {name}: somebody else has to review it')
     add_review(directory/REVIEWS, Review(id, name, 'accept' if accept else 'reject', note))

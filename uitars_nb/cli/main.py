@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 
 import uitars_nb
 from ..core.allocator import preload
-from ..core.own import place_of
+from ..core.plugins import place_of
 
 # %% ../../nbs/90_cli/00_main.ipynb #80554021
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,

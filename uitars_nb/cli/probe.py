@@ -35,7 +35,7 @@ def probe(
     """
     from uitars_nb.core.runs import write_atomic
     from uitars_nb.evaluation.probing import answers, probe_suite, probe_table, reckoning
-    from uitars_nb.flywheel.probes import tally
+    from uitars_nb.flywheel.perception.probes import tally
     from uitars_nb.model.policy import Policy
     from uitars_nb.sandbox.base import run
     known = Policy.to_play(policy, dtype)

@@ -47,7 +47,7 @@ def stream_of(
     seed: int,
 ):
     "Demonstrations in an endless order, of all tasks as many. Raises `FileNotFoundError` where a directory holds none."
-    from uitars_nb.flywheel.records import by_task
+    from uitars_nb.flywheel.examples import by_task
     from uitars_nb.flywheel.streams import Stream
     parts = by_task(corpora(first_policy(str(start)), out, None, demos, reply=max_tokens)['demos'])
     return Stream(parts, dict.fromkeys(parts, 1.), seed=seed)
@@ -104,7 +104,7 @@ def reinforce(
     from uitars_nb.flywheel.rewards import named_reward
     from uitars_nb.train.sft import check_start
     from uitars_nb.train.value import SHARED_LR, value_config
-    import uitars_nb.tasks.places   # all of them
+    import uitars_nb.tasks.session_pools   # all of them
     check_practice(algorithm, batch, samples, differing, curriculum, revisit, settings or (), updates=updates, lr=lr)
     judge = named_reward(reward)
     if strategy not in ('ddp', 'fsdp'): raise ValueError(f'there is no strategy {strategy!r} for practice; there are ddp and fsdp')

@@ -28,7 +28,7 @@ def play_recipe(
     from uitars_nb.evaluation.evaluate import evaluate, plan
     from uitars_nb.evaluation.policies import script
     from uitars_nb.sandbox.base import run
-    from uitars_nb.tasks.places import pool_for, screens_of
+    from uitars_nb.tasks.session_pools import pool_for, screens_of
 
     names, before = sorted({spec.name for spec in plan(recipe)}), played(out)   # a misspelt name is told before a browser starts
     async def play():
@@ -143,7 +143,7 @@ def suites(
       uitars-nb suites
       uitars-nb suites miniwob/quick
     """
-    import uitars_nb.tasks.places   # all of them
+    import uitars_nb.tasks.session_pools   # all of them
     from uitars_nb.tasks.base import SUITES, suite
     if name: return print(text_table([['task', 'steps'], *([o.name, o.max_steps] for o in suite(name))]))
     print(text_table([['suite', 'tasks', 'such as'], *([k, len(v), v[0]] for k, v in sorted(SUITES.items()))]))
@@ -185,7 +185,7 @@ def evaluate_policy(
       uitars-nb eval --policy runs/sft/policy --split train --first 500 --expert demonstrator --out runs/mended
     """
     from uitars_nb.evaluation.evaluate import Recipe, check_paired, compare_results, plan, step_budgets, tasks_mark
-    from uitars_nb.tasks.places import screens_of
+    from uitars_nb.tasks.session_pools import screens_of
     out = out or Path('runs/eval') / (f'{policy}-{suite}'.strip('./').replace('/', '-') + ('' if split == 'test' else f'-{split}'))
     recipe = Recipe(suite, policy, split, episodes, samples, first, temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed, dtype=dtype, dialect=dialect, context=context, images=images, summaries=summaries, expert=expert, lead=lead)
     if against: check_paired(against, asdict(recipe) | dict(screens=screens_of({o.name for o in plan(recipe)}), tasks=tasks_mark(plan(recipe)), budgets=step_budgets(plan(recipe))))   # before an hour of playing

@@ -116,7 +116,7 @@ async def open_task(
     save: Path | None,
 ):
     "Play in a session of its own."
-    from uitars_nb.tasks.places import pool_for
+    from uitars_nb.tasks.session_pools import pool_for
     task = get_task(name)
     spec = TaskSpec(name, seed, split=split_of(seed), max_steps=task.max_steps)
     actions = [a async for a in given(texts)]

@@ -34,9 +34,9 @@ def serve(
     Example:
       uitars-nb serve uitars_nb/checkpoints/pix2act59
     """
-    from uitars_nb.model.engine import Engine
+    from uitars_nb.model.engine.engine import Engine
     from uitars_nb.model.policy import Policy
-    from uitars_nb.model.serve import serving
+    from uitars_nb.model.server import serving
     known = Policy.to_play(policy, dtype=dtype)
     async def until_interrupted():
         async with Engine(known, max_batch=batch) as engine, serving(engine, token, host, port, name) as (url, key):

@@ -40,9 +40,9 @@ def pages(
       uitars-nb pages runs/unseen --sheets 1 --per 60 --tasks 0 --split validation
     """
     import asyncio
-    from uitars_nb.flywheel.collect import collect_pages
+    from uitars_nb.flywheel.perception.collect import collect_pages
     from uitars_nb.tasks.base import suite as instances
-    import uitars_nb.tasks.places   # all of them
+    import uitars_nb.tasks.session_pools   # all of them
     if split not in ('train', 'validation'): raise ValueError(f'pages are for training or its validation, not of the split {split!r}: probes of the test split are made by uitars-nb probe')
     if not (sheets or strings or tasks or episodes): raise ValueError('nothing to render: give --sheets, --strings, --tasks, --episodes or several of them')
     names = [o.name for o in instances(suite)] if tasks or episodes else []
@@ -88,11 +88,11 @@ def first_policy(
     start: str,      # 'new', or a checkpoint's directory
     seed: int = 0,   # of a new one's weights, or a new adapter's
     lora: int = 0,   # rank of an adapter that learns in its place
-    **sizes,         # of a new one, as `model.nano.nano_config` takes them
+    **sizes,         # of a new one, as `model.nano.nano.nano_config` takes them
 ):
     "The policy that training begins with. Raises `ValueError` for an adapter of a new one, and of one that has an adapter."
     from transformers import AutoTokenizer
-    from uitars_nb.model.nano import new_policy
+    from uitars_nb.model.nano.nano import new_policy
     from uitars_nb.model.policy import Policy
     if lora: return adapted(start, lora, seed)
     if start != 'new': return Policy.to_learn(start)
@@ -137,7 +137,7 @@ TOGETHER = 12  # questions of a lesson, at most
 def page_source(where: Path, policy, questions: int, split: str = 'train') -> dict:
     "What makes the records of each shard of pages, and what they are made of. Raises `FileNotFoundError` where there is none."
     from functools import partial
-    from uitars_nb.flywheel.perception import shard_records
+    from uitars_nb.flywheel.perception.examples import shard_records
     about = lambda o: dict(pages=o.name, bytes=o.stat().st_size, questions=questions, together=TOGETHER)
     if not (shards := sorted(where.glob('*.npz'))): raise FileNotFoundError(f'{where} holds no shards of pages: make some with uitars-nb pages{"" if split == "train" else " --split " + split}')
     return {o.stem: (partial(shard_records, [o], policy, questions, split, TOGETHER), about(o)) for o in shards}
@@ -145,7 +145,7 @@ def page_source(where: Path, policy, questions: int, split: str = 'train') -> di
 def arithmetic_source(count: int, policy, split: str = 'train') -> dict:
     "What makes that many lessons, and what they are made of."
     from functools import partial
-    from uitars_nb.flywheel.arithmetic import OFTEN, PROBLEMS, arithmetic_records
+    from uitars_nb.flywheel.perception.arithmetic import OFTEN, PROBLEMS, arithmetic_records
     return dict(arithmetic=(partial(arithmetic_records, count, policy, split), dict(count=count, split=split, problems={o.__name__: n for o, n in zip(PROBLEMS, OFTEN)})))
 
 def episodes_in(where: Path, split: str = 'train') -> Path:
@@ -182,7 +182,7 @@ def outcome_source(where: Path, policy, split: str = 'train') -> tuple:
 def deed_source(where: Path, policy, split: str = 'train') -> tuple:
     "What makes the records of what was done between two screens, and what they are made of. Raises `FileNotFoundError` where there is no episode."
     from functools import partial
-    from uitars_nb.flywheel.deeds import WHAT, deed_records
+    from uitars_nb.flywheel.inverse_dynamics import WHAT, deed_records
     store, about = stored(where, split)
     return partial(deed_records, store, policy, split), about | dict(questions=WHAT)
 
@@ -206,7 +206,7 @@ def read(
       uitars-nb read runs/read --pages runs/pages
       uitars-nb read runs/further --pages runs/pages --start runs/sft/policy --steps 500 --lr 1.5e-3
     """
-    from uitars_nb.train.reading import ReadingConfig, learn_to_read
+    from uitars_nb.train.perception import ReadingConfig, learn_to_read
     shards = sorted(pages.glob('*.npz'))
     if not shards: raise FileNotFoundError(f'{pages} holds no shards of pages: make some with uitars-nb pages')
     print('The policy is in', learn_to_read(first_policy(start, seed), shards, out, ReadingConfig(steps=steps, batch=batch, lr=lr, seed=seed)))
@@ -283,7 +283,7 @@ def player(suite: str, max_tokens: int = REPLY, n: int = 4):
     from functools import partial
     from uitars_nb.evaluation.probing import play_policy
     from uitars_nb.tasks.base import suite as instances
-    from uitars_nb.tasks.places import pool_for
+    from uitars_nb.tasks.session_pools import pool_for
     specs = instances(suite, 'validation', n)
     pool_for(sorted({o.name for o in specs}))
     return partial(play_policy, specs=specs, max_tokens=max_tokens)
@@ -297,7 +297,7 @@ def apart(
     "Sources and weights with a source for each task in place of the demonstrations. Raises `FileNotFoundError` where nothing was measured, `ValueError` where that was on the test split."
     import pandas as pd
     from uitars_nb.core.runs import read_json
-    from uitars_nb.flywheel.records import by_task, task_weights
+    from uitars_nb.flywheel.examples import by_task, task_weights
     if measured and not (measured / 'by_task.csv').exists(): raise FileNotFoundError(f'{measured} holds no by_task.csv: measure a policy with uitars-nb eval --split validation --out {measured}')
     if measured and read_json(measured / 'config.json', {}).get('parameters', {}).get('split') == 'test': raise ValueError(f'{measured} was measured on the test split, which may not decide what is taught: measure with --split validation')
     if measured and read_json(measured / 'config.json', {}).get('parameters', {}).get('expert'): raise ValueError(f'{measured} is of episodes that an expert took over, and measures nobody: measure without --expert')

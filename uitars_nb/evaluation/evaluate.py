@@ -21,7 +21,7 @@ from ..agent.memory import REPLY
 from ..agent.policy_agent import SUMMARIES
 from ..agent.rollout import Pool, Rollout, play
 from ..core.runs import Run, defaults, locked, read_json, write_atomic
-from ..core.own import source_mark
+from ..core.plugins import source_mark
 from ..core.store import Catalogue, Store
 from ..core.types import StopReason, TaskSpec
 from ..model.dialects import get_dialect

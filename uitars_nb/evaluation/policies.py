@@ -16,7 +16,7 @@ from pathlib import Path
 from ..agent.demonstrate import Demonstrator, Forgetful, Hasty
 from ..agent.loop import MakeAgent, OracleAgent, RandomAgent, Reply
 from ..agent.memory import REPLY
-from ..core.own import find_own, is_own, place_of, source_mark
+from ..core.plugins import find_own, is_own, place_of, source_mark
 from ..core.types import Action, Observation, Step
 from ..sandbox.base import EnvironmentFailure
 
@@ -91,10 +91,10 @@ async def acting(
     if make := script(check_policy(name)): yield make; return
     from uitars_nb.agent.policy_agent import PolicyAgent
     from uitars_nb.model.checkpoints import fetch
-    from uitars_nb.model.engine import Engine
+    from uitars_nb.model.engine.engine import Engine
     from uitars_nb.model.policy import Policy
     from uitars_nb.model.remote import RemoteEngine
-    from uitars_nb.model.sampling import Sampling
+    from uitars_nb.model.engine.sampling import Sampling
     sampling = Sampling(temperature, top_p, max_tokens, seed)
     if is_server(name):
         url, _, model = name.partition('#')

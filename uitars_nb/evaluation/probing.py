@@ -16,15 +16,15 @@ from ..agent.policy_agent import PolicyAgent
 from ..agent.rollout import Rollout, play
 from ..core.types import TaskSpec
 from .statistics import success_rate
-from ..flywheel.arithmetic import PROBLEMS, lesson
-from ..flywheel.pages import sheet_session
-from ..flywheel.probes import PROBES, Probe, probe_pages, probes, tally
-from ..model.engine import Engine
+from ..flywheel.perception.arithmetic import PROBLEMS, lesson
+from ..flywheel.perception.pages import sheet_session
+from ..flywheel.perception.probes import PROBES, Probe, probe_pages, probes, tally
+from ..model.engine.engine import Engine
 from ..model.policy import Policy
-from ..model.sampling import Sampling
+from ..model.engine.sampling import Sampling
 from ..sandbox.base import EnvironmentFailure
 from ..tasks.base import seeds
-from ..tasks.places import pool_for
+from ..tasks.session_pools import pool_for
 
 # %% ../../nbs/80_evaluation/15_probing.ipynb #5197faa1
 async def probe_suite(
@@ -71,7 +71,7 @@ async def probe_policy(
     return {kind: k / n for kind, (k, n) in tally(suite, await answers(policy, suite), policy.dialect).items()}
 
 def probe_table(
-    right: Mapping[str, tuple[int, int]],   # of `flywheel.probes.tally`
+    right: Mapping[str, tuple[int, int]],   # of `flywheel.perception.probes.tally`
 ) -> pd.DataFrame:
     "A row a kind: right, probes, share and its Wilson interval."
     rows = [dict(probe=kind, right=k, probes=n, share=e.value, low=e.low, high=e.high) for kind, (k, n) in right.items() for e in [success_rate(k, n)]]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from safetensors.numpy import save
 
 from ..core.runs import compatible, read_json, write_atomic, write_json
-from .records import Facts, Record, check_split, join_facts
+from .examples import Facts, Record, check_split, join_facts
 from ..model.rendering import Example, Prompt
 
 # %% ../../nbs/60_flywheel/22_corpus.ipynb #1c463591

@@ -17,12 +17,12 @@ from ..core.actions import ACTION_SPACE, Fault
 from ..core.coordinates import to_pixel
 from ..core.store import Store
 from ..core.types import Action, Completion, Step, TaskSpec, Trajectory
-from .records import Record, stored_of_split
+from .examples import Record, stored_of_split
 from ..model.dialects import POINT, strip_ends
 from ..model.policy import Policy
 from ..model.rendering import Example, Prompt, image_lengths
-from ..model.stem import TOKEN, token_grid
-from ..model.tokenizer import column_tokens, snap
+from ..model.nano.vision_encoder import TOKEN, token_grid
+from ..model.nano.tokenizer import column_tokens, snap
 
 # %% ../../nbs/60_flywheel/20_datasets.ipynb #04c9d516
 def names_points(

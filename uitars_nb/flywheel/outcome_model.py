@@ -22,7 +22,7 @@ from ..core.runs import read_json, write_json
 from ..core.store import Store
 from ..core.types import Trajectory
 from .datasets import say
-from .records import Record, stored_of_split
+from .examples import Record, stored_of_split
 from .rewards import Reward, played
 from ..model.policy import Policy
 from ..model.rendering import Example

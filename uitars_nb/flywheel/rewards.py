@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..core.own import find_own, place_of
+from ..core.plugins import find_own, place_of
 from ..core.types import StopReason, Trajectory
 
 # %% ../../nbs/60_flywheel/30_rewards.ipynb #92a3c513

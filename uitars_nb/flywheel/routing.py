@@ -16,7 +16,7 @@ import pandas as pd
 
 from ..core.store import Store
 from ..core.types import Trajectory
-from .records import stored_of_split
+from .examples import stored_of_split
 from .rewards import Reward, RewardSource, reward_of
 
 # %% ../../nbs/60_flywheel/40_routing.ipynb #e29d2d22

@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from .corpus import begins
-from .records import IGNORE, Record, Source, join_facts
-from ..model.nano import NanoVLProcessor
-from ..model.pointing import point_ids, point_rows
+from .examples import IGNORE, Record, Source, join_facts
+from ..model.nano.nano import NanoVLProcessor
+from ..model.nano.pointing import point_ids, point_rows
 from ..model.rendering import collate
 
 # %% ../../nbs/60_flywheel/24_streams.ipynb #b3fcaafc
@@ -173,7 +173,7 @@ class Collate:
         return batch | dict(task=task, tokens=int(batch['attention_mask'].sum())) | {k: torch.from_numpy(v) for k, v in dense.items() if v is not None}
 
     def points(self, records: Sequence[Record], batch: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
-        "Where the points of the replies lie, as `model.pointing.point_rows` tells it."
+        "Where the points of the replies lie, as `model.nano.pointing.point_rows` tells it."
         if not isinstance(self.processor, NanoVLProcessor) or (names := point_ids(self.processor.tokenizer)) is None: return {}
         sizes = [r.example.prompt.images[-1].shape[:2] if r.example.prompt.images else None for r in records]
         ids, own = batch['input_ids'].numpy(), batch['own'].numpy()

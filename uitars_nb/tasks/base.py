@@ -34,7 +34,7 @@ class Verdict:
 # %% ../../nbs/20_tasks/00_base.ipynb #67d0f4db
 @runtime_checkable
 class Task(Protocol):
-    "One family of task instances, told apart by their seed. One that is not played in a browser's page has an `opener` too (`tasks.places`)."
+    "One family of task instances, told apart by their seed. One that is not played in a browser's page has an `opener` too (`tasks.session_pools`)."
     name: str       # 'family/task', such as 'miniwob/click-test'
     max_steps: int  # step budget
 

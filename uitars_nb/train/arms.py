@@ -27,7 +27,7 @@ from ..core.figures import Figure, machine
 from ..core.runs import Run, locked, read_json, write_atomic
 from ..model.checkpoints import fingerprint
 from ..model.precision import precision_of
-from ..sandbox.chromium import versions
+from ..sandbox.browser.chromium import versions
 from .ppo import PPOConfig
 from .reinforce import Hardware, pretrain_value, reinforce
 from .sft import read_metrics

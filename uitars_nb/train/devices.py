@@ -24,7 +24,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ..model.stem import Stem
+from ..model.nano.vision_encoder import Stem
 
 # %% ../../nbs/70_train/06_devices.ipynb #7bcd26da
 class HalfParameters(HalfPrecision):

@@ -16,7 +16,7 @@ import torch
 
 from ..core.types import Trajectory
 from ..flywheel.rewards import Reward
-from ..model.images import Sight, content_hash
+from ..model.engine.images import Sight, content_hash
 from ..model.rendering import Example, Prompt
 from ..rl.gae import Advantages, gae, place_rewards
 from ..rl.losses import grpo_advantages

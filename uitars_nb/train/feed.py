@@ -10,7 +10,7 @@ import lightning as L
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.utils.data import DataLoader
 
-from ..flywheel.records import Source
+from ..flywheel.examples import Source
 from ..flywheel.streams import Batches, Collate, Numbers, Once, Stream, loader
 
 # %% ../../nbs/70_train/07_feed.ipynb #918b733f

@@ -9,7 +9,7 @@ __all__ = ['BLANK', 'own_loss', 'read_loss', 'by_size', 'fit_cells', 'target_los
 import torch
 import torch.nn.functional as F
 
-from ..flywheel.records import IGNORE
+from ..flywheel.examples import IGNORE
 
 # %% ../../nbs/70_train/04_losses.ipynb #89e2a44a
 def own_loss(

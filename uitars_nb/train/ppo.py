@@ -25,9 +25,9 @@ from ..rl.shaping import Shaping
 from .collector import Batch
 from .devices import compute_again, evened, local_backward, of_all, over_devices, spread
 from .experience import Experience, Part, advantages, gather, group_advantages, parts, token_rewards
-from .measures import ages, behaviour, earned, ends, outcomes, spent, together
+from .rollout_metrics import ages, behaviour, earned, ends, outcomes, spent, together
 from .optim import MuonAdamW, groups
-from .rehearsal import lessons, rehearse
+from .replay import lessons, rehearse
 from .sft import freeze, without_start
 from .update import Objective, Targets, actor_loss, after_first, critic_steps, look_once, old_logps, optimiser_steps, own_states, part_logits, returns_of, row_batch, take_step, takes_samples, totals
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from ..agent.actor import Actor
 from ..agent.loop import Limits
 from ..agent.playing import ActorConfig
-from ..core.own import source_mark
+from ..core.plugins import source_mark
 from ..core.runs import Run, defaults, read_json, write_atomic
 from ..flywheel.rewards import RewardSource, Verifier
 from ..flywheel.streams import Stream

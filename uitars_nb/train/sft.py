@@ -23,14 +23,14 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 from ..core.runs import Run, check_numbers, defaults, read_json
-from ..flywheel.records import Source, check_split
+from ..flywheel.examples import Source, check_split
 from ..flywheel.streams import Stream
 from ..model.allocation import grain, keep_memory
 from ..model.checkpoints import adapts, blank_model, learned_names, locate
-from ..model.pointing import pointing_loss
+from ..model.nano.pointing import pointing_loss
 from ..model.policy import Policy, base_of, before
 from ..model.precision import computes_bf16, precision_of
-from ..model.stem import WITHIN
+from ..model.nano.vision_encoder import WITHIN
 from .callbacks import GiveBack, Keep, Losses, Online, Progress, Speed
 from .devices import compiled, compute_again, in_precision, scaled, several, spread, whole_state
 from .feed import Feed

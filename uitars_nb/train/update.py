@@ -18,10 +18,10 @@ import torch
 
 from ..core.runs import check_numbers
 from ..model.allocation import grain
-from ..model.images import Sight, Sights, join
+from ..model.engine.images import Sight, Sights, join
 from ..model.policy import Policy, token_logps
 from ..model.rendering import collate_samples
-from ..model.sampling import nucleus
+from ..model.engine.sampling import nucleus
 from ..model.value import Critic, watching
 from ..rl.losses import Mean, PolicyLoss, entropy, kl_estimate, policy_loss, positive_nll, stale_weights, value_loss
 from .devices import average_gradients, evened, in_pieces, over_devices

@@ -20,7 +20,7 @@ from ..rl.shaping import Shaping
 from .collector import Batch
 from .devices import compute_again, local_backward, of_all, spread
 from .experience import gather
-from .measures import together
+from .rollout_metrics import together
 from .optim import MuonAdamW, groups
 from .ppo import PPOConfig, critic_measures
 from .sft import freeze

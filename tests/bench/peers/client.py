@@ -2,7 +2,7 @@
 import asyncio, json, os, shutil, subprocess, sys
 from pathlib import Path
 
-from uitars_nb.sandbox.chromium import find_chromium
+from uitars_nb.sandbox.browser.chromium import find_chromium
 
 HERE = Path(__file__).parent
 HOME = Path(os.environ.get('UITARS_PEERS', 'runs/peers')).absolute()  # the peers' virtual environment
