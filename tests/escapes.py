@@ -6,7 +6,7 @@ import psutil
 
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import ActionError
-from uitars_nb.sandbox.jail.bubblewrap import STRANGER, Limits
+from uitars_nb.sandbox.jail.bubblewrap import STRANGER, JailLimits
 from uitars_nb.sandbox.browser.downloads import Downloads
 from uitars_nb.sandbox.tools.editor import Editor
 from uitars_nb.sandbox.tools.home import Home
@@ -14,7 +14,7 @@ from uitars_nb.sandbox.jail.jail import Jail, JailConfig
 from uitars_nb.sandbox.jail.network import open_network
 from uitars_nb.sandbox.tools.shell import Shell
 
-LIMITS = Limits(memory=256 << 20, disk=16 << 20, tmp=8 << 20, file=12 << 20, processes=64, cpu=60)
+LIMITS = JailLimits(memory=256 << 20, disk=16 << 20, tmp=8 << 20, file=12 << 20, processes=64, cpu=60)
 ATTEMPTS = {}
 
 
@@ -239,7 +239,7 @@ async def take_all_memory(w):
 
 @attempt
 async def run_for_ever(w):
-    async with Jail(JailConfig(Limits(memory=LIMITS.memory, disk=LIMITS.disk, tmp=LIMITS.tmp, processes=32, cpu=1))) as jail:
+    async with Jail(JailConfig(JailLimits(memory=LIMITS.memory, disk=LIMITS.disk, tmp=LIMITS.tmp, processes=32, cpu=1))) as jail:
         try: code, _ = await jail.run(['bash', '-c', 'while :; do :; done'], timeout=60)
         except TimeoutError: return 'endless'
     return '' if code < 0 else f'{code}'

@@ -7,12 +7,12 @@ import lightning as L
 import psutil
 import torch
 
-from uitars_nb.agent.loop import Limits
+from uitars_nb.agent.loop import EpisodeLimits
 from uitars_nb.agent.playing import ActorConfig
 from uitars_nb.cli.train import adapter_of
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.grammar import describe
-from uitars_nb.flywheel.rewards import Reward, Verifier
+from uitars_nb.flywheel.rewards import Reward, TaskVerifier
 from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.nano.tokenizer import make_tokenizer
@@ -23,7 +23,7 @@ from uitars_nb.train.value import ValueConfig
 import uitars_nb.tasks.miniwob.task
 
 torch.set_num_threads(1)
-ACTOR = ActorConfig('', ('miniwob/click-test',), batch=4, staleness=1, max_tokens=6, pages=2, limits=Limits(format_errors=1))
+ACTOR = ActorConfig('', ('miniwob/click-test',), batch=4, staleness=1, max_tokens=6, pages=2, limits=EpisodeLimits(format_errors=1))
 
 
 def start(home):
@@ -61,9 +61,9 @@ def send(sign, pids):
         with contextlib.suppress(ProcessLookupError): os.kill(pid, sign)
 
 
-def row_by_row(parts=experience.parts):
+def row_by_row(parts=experience.micro_batches):
     "Let this device make a pass for each row."
-    experience.parts = update.parts = lambda exp, rows, tokens: parts(exp, rows, 1)
+    experience.micro_batches = update.parts = lambda exp, rows, tokens: parts(exp, rows, 1)
 
 
 def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', staleness=1, samples=1, revisit=0., minibatches=2, shared=False, lora=0, hardware=Hardware(accelerator='cpu'), **kwargs):
@@ -71,7 +71,7 @@ def train(home, die=0, who='trainer', updates=5, devices=1, strategy='ddp', stal
     hardware = replace(hardware, keep_every=2, devices=devices, strategy=strategy if devices > 1 else 'auto')
     actor, config = replace(ACTOR, staleness=staleness, samples=samples, revisit=revisit), PPOConfig(updates=updates, epochs=1, minibatches=minibatches, lr=1e-3, shared=shared, **kwargs)
     first = adapter_of(home/'run', start(home), lora) if lora else start(home)
-    return reinforce(first, home/'run', actor, config, hardware=hardware, reward=First() if samples > 1 else Verifier(), callbacks=[Die(die, who)] if die else [], progress=False)
+    return reinforce(first, home/'run', actor, config, hardware=hardware, reward=First() if samples > 1 else TaskVerifier(), callbacks=[Die(die, who)] if die else [], progress=False)
 
 
 def slowly(seconds, fit=PPO.fit_actor):

@@ -9,13 +9,13 @@ import lightning as L
 import numpy as np
 import torch
 
-from uitars_nb.flywheel.examples import Record, Records
+from uitars_nb.flywheel.examples import TrainingExample, ExampleList
 from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
 from uitars_nb.model.nano.tokenizer import make_tokenizer
 from uitars_nb.tasks.base import seeds
-from uitars_nb.train.optim import whole
+from uitars_nb.train.optim import full_tensor
 from uitars_nb.train.sft import SFTConfig, fit
 
 torch.set_num_threads(1)
@@ -36,12 +36,12 @@ def grey(policy, i, seed, dense=True):
     messages = [dict(role='user', content=[dict(type='text', text='Which grey?' + '?' * (i % 11)), dict(type='image', image=np.full((side, 48, 3), 80 * (i % 4), np.uint8))])]
     reply = np.append(policy.encode(WORDS[i % 4] + '!' * (i % 5)), policy.processor.tokenizer.eos_token_id).astype(np.int32)
     targets = dict(targets=np.arange(side // 16 * 3, dtype=np.int8) % 2, reads=np.full((side // 4, 24), i % 97, np.int8)) if dense and i % 3 else {}
-    return Record(Example(policy.render(messages), reply), f'grey/{i % 2}', seed, targets)
+    return TrainingExample(Example(policy.render(messages), reply), f'grey/{i % 2}', seed, targets)
 
 
 def sources(policy, n=96):
     "Two sources to train on, and one to validate."
-    made = lambda split, n, dense: Records(grey(policy, i, s, dense) for i, s in enumerate(seeds(split, n)))
+    made = lambda split, n, dense: ExampleList(grey(policy, i, s, dense) for i, s in enumerate(seeds(split, n)))
     return dict(pages=made('train', n, True), play=made('train', n // 2, False)), made('validation', 12, False)
 
 
@@ -59,7 +59,7 @@ class FirstGradient(L.Callback):
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
         if trainer.global_step: return
-        grads = {k: whole(p.grad).clone() for k, p in module.model.named_parameters()}   # all processes take part
+        grads = {k: full_tensor(p.grad).clone() for k, p in module.model.named_parameters()}   # all processes take part
         if trainer.is_global_zero: torch.save(grads, self.path/'gradient.pt')
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.adb_device import HOME, IME, NOTES, SETTINGS, AdbServer, Phone
 from uitars_nb.core.types import Action, StopReason
-from uitars_nb.sandbox.android.adb import Adb, AdbConfig, AdbFailure, Trouble, call, devices, trouble_of
+from uitars_nb.sandbox.android.adb import Adb, AdbConfig, AdbFailure, AdbTrouble, call, devices, classify_trouble
 from uitars_nb.sandbox.android.device import install, pull, push, ready, snapshot, uninstall
 from uitars_nb.sandbox.android.session import AndroidConfig, AndroidSession
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session, Sync
@@ -236,19 +236,19 @@ async def test_programs_and_files(session, phone, tmp_path):
     assert (await do(session, 'open_app', app_name='maps')).url == 'android-app://org.example.maps'
     await uninstall(session.adb, 'org.example.maps')
     with pytest.raises(AdbFailure) as e: await uninstall(session.adb, 'org.example.maps')
-    assert e.value.trouble == Trouble.REFUSED
+    assert e.value.trouble == AdbTrouble.REFUSED
     data = os.urandom(300_000)
     (tmp_path/'a b.bin').write_bytes(data)
     await push(session.adb, tmp_path/'a b.bin', '/sdcard/Download/a b.bin')
     await pull(session.adb, '/sdcard/Download/a b.bin', tmp_path/'back.bin')
     assert phone.state.files['/sdcard/Download/a b.bin'] == data == (tmp_path/'back.bin').read_bytes()
     (tmp_path/'bad.apk').write_bytes(b'no zip')
-    for full, trouble, reason in ((False, Trouble.REFUSED, StopReason.ENV_CRASH), (True, Trouble.FULL, StopReason.ENV_RESOURCE)):
+    for full, trouble, reason in ((False, AdbTrouble.REFUSED, StopReason.ENV_CRASH), (True, AdbTrouble.FULL, StopReason.ENV_RESOURCE)):
         phone.full = full
         with pytest.raises(AdbFailure) as e: await install(session.adb, tmp_path/'bad.apk')
         assert (e.value.trouble, e.value.reason) == (trouble, reason)
     with pytest.raises(AdbFailure) as e: await push(session.adb, tmp_path/'a b.bin', '/sdcard/full.bin')
-    assert e.value.trouble == Trouble.FULL
+    assert e.value.trouble == AdbTrouble.FULL
     with pytest.raises(FileNotFoundError): await install(session.adb, tmp_path/'none.apk')
 
 
@@ -261,7 +261,7 @@ async def test_programs_of_an_old_phone(server, tmp_path):
         await install(session.adb, apk(tmp_path/'maps.apk'))
         assert (await do(session, 'open_app', app_name='maps')).url == 'android-app://org.example.maps'
         with pytest.raises(AdbFailure) as e: await session.adb.shell('am start -n a.b/.C')
-        assert e.value.trouble == Trouble.REFUSED and 'does not exist' in str(e.value)
+        assert e.value.trouble == AdbTrouble.REFUSED and 'does not exist' in str(e.value)
 
 
 async def test_an_emulator_goes_back_to_its_snapshot(phone, server):
@@ -310,9 +310,9 @@ async def test_a_phone_that_does_not_let_us_in(server):
     async with Phone(auth=True, trusting=False) as phone:
         session = session_on(phone, server, ready=1)
         with pytest.raises(EnvironmentFailure, match='allow this machine') as e: await session.reset()
-        assert e.value.reason == StopReason.ENV_RESET and e.value.__cause__.trouble == Trouble.UNAUTHORIZED
+        assert e.value.reason == StopReason.ENV_RESET and e.value.__cause__.trouble == AdbTrouble.UNAUTHORIZED
         with pytest.raises(AdbFailure) as e: await session.adb.shell('true')
-        assert e.value.trouble == Trouble.UNAUTHORIZED
+        assert e.value.trouble == AdbTrouble.UNAUTHORIZED
 
 
 # -- faults
@@ -346,7 +346,7 @@ async def test_an_action_is_never_done_twice(session, phone):
     await session.act(Action('click', dict(point=(500, 150))))
     phone.cut = 'broadcast'   # it arrives, its answer does not
     with pytest.raises(AdbFailure) as e: await session.act(Action('type', dict(content='once')))
-    assert e.value.trouble == Trouble.CUT and phone.state.data[NOTES]['notes'] == ['once']
+    assert e.value.trouble == AdbTrouble.CUT and phone.state.data[NOTES]['notes'] == ['once']
 
 
 async def test_the_adb_server_is_killed(session, phone, server, monkeypatch):
@@ -369,13 +369,13 @@ async def test_a_server_that_cannot_start(phone):
         other = await asyncio.start_server(hang_up, sock=taken.dup())
         adb = Adb(phone.address, AdbConfig(port=taken.getsockname()[1], timeout=5))
         with pytest.raises(AdbFailure) as e: await adb.shell('true')
-        assert e.value.trouble in (Trouble.SERVER, Trouble.TIMEOUT, Trouble.CUT)
+        assert e.value.trouble in (AdbTrouble.SERVER, AdbTrouble.TIMEOUT, AdbTrouble.CUT)
         other.close()
 
 
 async def test_no_client():
     with pytest.raises(AdbFailure, match='apt-get install adb') as e: await call('devices', config=AdbConfig('no-such-adb'))
-    assert e.value.trouble == Trouble.MISSING
+    assert e.value.trouble == AdbTrouble.MISSING
 
 
 async def test_a_slow_phone(phone, server):
@@ -420,7 +420,7 @@ async def test_nothing_there(server):
     session = AndroidSession('127.0.0.1:1', AndroidConfig(AdbConfig(port=server.port, timeout=5), ready=.5))
     with pytest.raises(EnvironmentFailure, match='plug it in'): await session.reset()
     with pytest.raises(AdbFailure) as e: await AndroidSession('nobody', session.config).adb.shell('true')
-    assert e.value.trouble == Trouble.GONE
+    assert e.value.trouble == AdbTrouble.GONE
 
 
 async def test_acting_before_the_first_look(phone, server):
@@ -428,8 +428,8 @@ async def test_acting_before_the_first_look(phone, server):
 
 
 @pytest.mark.parametrize('words, trouble', [
-    ("error: device '1' not found", Trouble.GONE), ('error: device offline', Trouble.GONE), ('adb: no devices/emulators found', Trouble.GONE),
-    ('error: device unauthorized.\nThis adb server\'s $ADB_VENDOR_KEYS is not set', Trouble.UNAUTHORIZED), ('error: closed', Trouble.CUT),
-    ('error: cannot connect to daemon at tcp:5037: Connection refused', Trouble.SERVER),
-    ('adb: error: failed to copy: No space left on device', Trouble.FULL), ('whatever', Trouble.REFUSED)])
-def test_words_of_the_client(words, trouble): assert trouble_of(words) == trouble
+    ("error: device '1' not found", AdbTrouble.GONE), ('error: device offline', AdbTrouble.GONE), ('adb: no devices/emulators found', AdbTrouble.GONE),
+    ('error: device unauthorized.\nThis adb server\'s $ADB_VENDOR_KEYS is not set', AdbTrouble.UNAUTHORIZED), ('error: closed', AdbTrouble.CUT),
+    ('error: cannot connect to daemon at tcp:5037: Connection refused', AdbTrouble.SERVER),
+    ('adb: error: failed to copy: No space left on device', AdbTrouble.FULL), ('whatever', AdbTrouble.REFUSED)])
+def test_words_of_the_client(words, trouble): assert classify_trouble(words) == trouble

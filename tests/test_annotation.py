@@ -8,7 +8,7 @@ from uitars_nb.agent.policy_agent import PolicyAgent
 from uitars_nb.core.runs import read_jsonl
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, ContextExceeded, Observation, Step, TaskSpec, Trajectory, StopReason
-from uitars_nb.flywheel.annotation.interactive import LIMITS, Annotated, Annotating, Decision, Desk, Proposal, Question, drawing, proposals_of
+from uitars_nb.flywheel.annotation.interactive import LIMITS, Annotated, Annotating, Decision, AnnotationDesk, Proposal, DecisionRequest, draw_proposals, proposals_of
 from uitars_nb.flywheel.annotation.page import annotating
 from uitars_nb.sandbox.browser.session import BrowserConfig
 from uitars_nb.sandbox.browser.pool import BrowserPool
@@ -21,7 +21,7 @@ SCREEN = Observation(np.full((200, 400, 3), 200, np.uint8))
 
 def click(x, y=500): return Action('click', dict(point=(x, y)))
 def question(episode='e/1', steps=(), proposals=(Proposal(Reply('the left one', (click(200),)), 3), Proposal(Reply('the right one', (click(800),)))), words='Take one.'):
-    return Question(episode, TaskSpec('demo/choose', instruction=words), steps, SCREEN, proposals)
+    return DecisionRequest(episode, TaskSpec('demo/choose', instruction=words), steps, SCREEN, proposals)
 
 async def asked(desk, *questions):
     "The futures of questions that lie on the desk."
@@ -31,7 +31,7 @@ async def asked(desk, *questions):
 
 
 async def test_each_annotator_keeps_an_episode_until_they_have_left():
-    desk, now = Desk(patience=60), 0.
+    desk, now = AnnotationDesk(patience=60), 0.
     desk.clock = lambda: now
     one, two = await asked(desk, question('a'), question('b'))
     assert (await desk.take('Ann')).episode == 'a' and (await desk.take('Bob')).episode == 'b'
@@ -47,7 +47,7 @@ async def test_each_annotator_keeps_an_episode_until_they_have_left():
     for o in (two, again): o.cancel()
 
 async def test_who_waits_is_told_of_a_new_question():
-    desk = Desk()
+    desk = AnnotationDesk()
     waiting = asyncio.ensure_future(desk.take('Ann', 30))
     await asyncio.sleep(.05)
     assert not waiting.done()
@@ -57,7 +57,7 @@ async def test_who_waits_is_told_of_a_new_question():
 
 async def test_at_the_end_nobody_is_left_waiting(capfd):
     import httpx
-    async with annotating(desk := Desk(), 'secret') as address, httpx.AsyncClient(base_url=address.partition('#')[0], headers=dict(authorization='Bearer secret'), timeout=60) as client:
+    async with annotating(desk := AnnotationDesk(), 'secret') as address, httpx.AsyncClient(base_url=address.partition('#')[0], headers=dict(authorization='Bearer secret'), timeout=60) as client:
         waiting = asyncio.ensure_future(client.get('/next', params=dict(annotator='Ann')))
         while 'Ann' not in desk.heard: await asyncio.sleep(.01)
         await desk.close()
@@ -70,14 +70,14 @@ async def test_at_the_end_nobody_is_left_waiting(capfd):
 async def test_a_service_that_ends_tells_those_who_wait(capfd):
     import httpx
     async with httpx.AsyncClient(headers=dict(authorization='Bearer secret'), timeout=60) as client:
-        async with annotating(desk := Desk(), 'secret') as address:
+        async with annotating(desk := AnnotationDesk(), 'secret') as address:
             waiting = asyncio.ensure_future(client.get(address.partition('#')[0] + 'next', params=dict(annotator='Ann')))
             while 'Ann' not in desk.heard: await asyncio.sleep(.01)
         assert (await waiting).json()['over']
     assert 'Traceback' not in capfd.readouterr().err
 
 async def test_an_episode_that_ends_takes_its_question_along():
-    desk = Desk()
+    desk = AnnotationDesk()
     asking, = await asked(desk, question())
     await desk.take('Ann')
     asking.cancel()
@@ -86,7 +86,7 @@ async def test_an_episode_that_ends_takes_its_question_along():
     assert not desk.open and await desk.take('Ann', .01) is None
 
 async def test_the_journal_says_what_was_decided(tmp_path):
-    desk, now = Desk(tmp_path/'decisions.jsonl'), 5.
+    desk, now = AnnotationDesk(tmp_path/'decisions.jsonl'), 5.
     desk.clock = lambda: now
     for k, (words, action) in enumerate([('the left one', click(200)), ('the left one, as it says', click(200)), ('neither', Action('finished'))]):
         asking, = await asked(desk, question(steps=(Step(SCREEN),) * k))
@@ -103,7 +103,7 @@ async def test_a_prompt_that_does_not_fit_ends_no_annotators_episode():
         async def act(self, steps, obs): raise ContextExceeded('too long')
     class Fine:
         async def act(self, steps, obs): return Reply('so', (click(3),))
-    desk = Desk()
+    desk = AnnotationDesk()
     acting = asyncio.ensure_future(Annotated(desk, TaskSpec('demo/choose'), [Full(), Fine()]).act([], SCREEN))
     got = await desk.take('Ann')
     assert [o.reply.thought for o in got.proposals] == ['so']
@@ -113,13 +113,13 @@ async def test_a_prompt_that_does_not_fit_ends_no_annotators_episode():
 
 async def test_a_model_proposes_and_every_step_is_taught(tmp_path):
     import torch
-    from uitars_nb.flywheel.datasets import read_records
+    from uitars_nb.flywheel.datasets import read_examples
     from uitars_nb.model.engine.engine import Engine
     from uitars_nb.model.engine.sampling import Sampling
     from uitars_nb.cli.train import first_policy
     torch.manual_seed(0)
     policy = first_policy('new', hidden=32, layers=1, heads=2, inner=48, stem_channels=16, stem_blocks=1)
-    desk, spec, store = Desk(), suite('miniwob/click-test-2', 'train', 1)[0], Store(tmp_path)
+    desk, spec, store = AnnotationDesk(), suite('miniwob/click-test-2', 'train', 1)[0], Store(tmp_path)
     async def annotator():
         got = await desk.take('Ann')
         desk.answer(got.id, Decision('I look', (Action('wait', dict(time=1)),)), 'Ann')
@@ -127,7 +127,7 @@ async def test_a_model_proposes_and_every_step_is_taught(tmp_path):
         assert [s.thought for s in got.steps] == ['I look']
         desk.answer(got.id, Decision('done', (Action('finished'),)), 'Ann')
     async with Engine(policy) as engine, pool_for([spec.name]) as pool, pool.session() as session:
-        players = drawing(PolicyAgent.of(policy, engine, Sampling(max_tokens=6, seed=3)), 3)
+        players = draw_proposals(PolicyAgent.of(policy, engine, Sampling(max_tokens=6, seed=3)), 3)
         working = asyncio.ensure_future(annotator())
         traj = await run_episode(session, get_task(spec.name), spec, Annotating(desk, players), LIMITS)
         await working
@@ -148,7 +148,7 @@ async def seen(browser, script, most=60):
 
 @pytest.fixture
 async def page():
-    desk = Desk()
+    desk = AnnotationDesk()
     async with annotating(desk, 'secret') as address, BrowserPool(BrowserConfig(size=(1180, 760), allow=('127.0.0.1',)), 1, 1) as pool, pool.session() as browser:
         await browser.act(Action('navigate', dict(content=address.replace('/#', '/?name=Ann#'))))
         yield desk, browser
@@ -228,7 +228,7 @@ async def test_the_page_says_when_all_is_played(page):
     await seen(browser, 'document.getElementById("instruction").textContent.startsWith("That is all")')
 
 async def test_without_the_token_the_page_says_what_is_missing():
-    async with annotating(Desk(), 'secret') as address, BrowserPool(BrowserConfig(size=(600, 400), allow=('127.0.0.1',)), 1, 1) as pool, pool.session() as browser:
+    async with annotating(AnnotationDesk(), 'secret') as address, BrowserPool(BrowserConfig(size=(600, 400), allow=('127.0.0.1',)), 1, 1) as pool, pool.session() as browser:
         await browser.act(Action('navigate', dict(content=address.partition('#')[0])))
         await seen(browser, 'document.getElementById("instruction").textContent.includes("token is missing or wrong")')
 

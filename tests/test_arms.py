@@ -11,7 +11,7 @@ import yaml
 
 from uitars_nb.agent.playing import ActorConfig
 from uitars_nb.core.figures import Figure
-from uitars_nb.evaluation.evaluate import scores
+from uitars_nb.evaluation.evaluate import task_scores
 from uitars_nb.evaluation.statistics import macro_mean
 from uitars_nb.train import arms
 from uitars_nb.train.ppo import PPOConfig
@@ -77,7 +77,7 @@ def met(path): return pd.read_csv(path/'metrics.csv').set_index('step')
 def test_seeds_run_at_the_same_time_and_one_that_fails_costs_the_others_nothing(tmp_path):
     made, columns = dict(a=Meeting(2), b=Meeting(2)), ['process', 'threads', 'ended']
     (tmp_path/'broken').touch()
-    with pytest.raises(RuntimeError, match='seed 1 is broken'): arms.run_arms(tmp_path, made, [0, 1], columns, met, at_once=2)
+    with pytest.raises(RuntimeError, match='seed 1 is broken'): arms.run_variants(tmp_path, made, [0, 1], columns, met, at_once=2)
     kept = pd.read_csv(tmp_path/'curves.csv')
     assert sorted(zip(kept.arm, kept.seed)) == [('a', 0), ('a', 1), ('b', 0)]
     assert kept.groupby('seed').process.nunique().eq(1).all() and kept.process.nunique() == 2 and os.getpid() not in set(kept.process)
@@ -85,7 +85,7 @@ def test_seeds_run_at_the_same_time_and_one_that_fails_costs_the_others_nothing(
     ended = kept[kept.seed == 0].set_index('arm').ended
     assert ended.a < ended.b
     (tmp_path/'broken').unlink()
-    curves = arms.run_arms(tmp_path, made, [0, 1], columns, met)
+    curves = arms.run_variants(tmp_path, made, [0, 1], columns, met)
     assert curves[:3].equals(kept) and curves.loc[3, 'arm'] == 'b' and curves.loc[3, 'process'] == os.getpid()
 
 
@@ -115,7 +115,7 @@ def test_a_critic_learns_from_episodes_sampled_as_in_practice(tmp_path, monkeypa
     seen = []
     monkeypatch.setattr(arms, 'pretrain_value', lambda start, path, actor, *args, **kwargs: seen.append(actor) or path)
     monkeypatch.setattr(arms, 'reinforce', lambda start, path, *args, **kwargs: path)
-    arm = arms.RLArm('start', ActorConfig('start', ('miniwob/click-test',), 'demo'), PPOConfig(objective=Objective(temperature=.6, top_p=.9)), ValueConfig())
+    arm = arms.RLVariant('start', ActorConfig('start', ('miniwob/click-test',), 'demo'), PPOConfig(objective=Objective(temperature=.6, top_p=.9)), ValueConfig())
     arm(tmp_path/'a-0', 0)
     replace(arm, config=PPOConfig())(tmp_path/'b-0', 0)
     replace(arm, actor=replace(arm.actor, samples=2, revisit=.5))(tmp_path/'c-0', 0)
@@ -132,7 +132,7 @@ def test_trajectories_that_were_too_old_are_kept_in_curves(): assert 'dropped' i
 
 def test_a_figure_of_the_main_job_rests_on_what_was_played():
     cell = next(o for o in cells('nbs/experiments/main.ipynb', 'code') if 'def figure_of' in o)
-    names = dict(Figure=Figure, macro_mean=macro_mean, scores=scores, COMMAND='', machine=lambda **_: '', versions=dict)
+    names = dict(Figure=Figure, macro_mean=macro_mean, scores=task_scores, COMMAND='', machine=lambda **_: '', versions=dict)
     exec(next(ast.unparse(o) for o in ast.parse(cell).body if getattr(o, 'name', '') == 'figure_of'), names)
     table = pd.DataFrame(dict(task='t', seed=range(5), success=True, env_failure=[False] * 4 + [True]))
     assert names['figure_of'](table).n == 4

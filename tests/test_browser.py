@@ -17,7 +17,7 @@ from uitars_nb.sandbox.browser.cdp import Connection
 from uitars_nb.sandbox.browser.chromium import launch
 from uitars_nb.sandbox.browser.dialogs import layout
 from uitars_nb.sandbox.browser.downloads import Downloads
-from uitars_nb.sandbox.manager.fleet import birth
+from uitars_nb.sandbox.manager.fleet import process_start_time
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(60)]
 PAGES = Path(__file__).parents[1]/'sandboxes'/'pages'
@@ -527,7 +527,7 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(tmp_path, monkeypatch):
     pid = int((await until(lambda: [*tmp_path.glob('*/pid')]))[0].read_text())
     starting.cancel()
     with pytest.raises(asyncio.CancelledError): await starting
-    await until(lambda: not birth(pid))
+    await until(lambda: not process_start_time(pid))
     assert [*tmp_path.iterdir()] == [slow]
 
 async def test_a_handler_that_fails_keeps_nothing_from_the_others():

@@ -192,14 +192,14 @@ def test_what_the_start_fails_in_is_begun_by_it_and_mended(tmp_path, monkeypatch
     played = []
     monkeypatch.setattr(learn, 'play_recipe', lambda recipe, out, browsers, pages: played.append((out.name, recipe)))
     monkeypatch.setattr(learn, 'train', lambda out, start, pages, demos, *_, **__: played.append(('train', [o.name for o in demos])))
-    monkeypatch.setattr(learn, 'sorted_out', lambda _: (['miniwob/click-test'], ['miniwob/click-tab', 'miniwob/use-slider']))
-    learn.learn(learn.Job(demonstrator='demonstrator', demos=2, hard=5, mend=3, first=10, attend=1, updates=0), tmp_path)
+    monkeypatch.setattr(learn, 'split_by_success', lambda _: (['miniwob/click-test'], ['miniwob/click-tab', 'miniwob/use-slider']))
+    learn.run_main_job(learn.MainJob(demonstrator='demonstrator', demos=2, hard=5, mend=3, first=10, attend=1, updates=0), tmp_path)
     assert [o for o, _ in played] == ['attended', 'demos', 'hard', 'mended', 'train', 'after'] and played[-2][1] == ['demos', 'hard', 'mended']
     mended = played[3][1]
     assert (mended.suite, mended.split, mended.first, mended.episodes, mended.expert) == ('miniwob/click-tab,miniwob/use-slider', 'train', 15, 3, 'demonstrator') and 'ct' in mended.policy
     assert not any(o.expert for name, o in played if name not in ('mended', 'train'))
     played.clear()
-    learn.learn(learn.Job(demos=0, mend=3, updates=0), tmp_path)
+    learn.run_main_job(learn.MainJob(demos=0, mend=3, updates=0), tmp_path)
     assert [o for o, _ in played] == ['mended', 'train', 'after'] and played[0][1].suite == 'miniwob/quick'
 
 
@@ -211,5 +211,5 @@ def test_a_start_that_practises_as_it_is_does_so_before_it_is_measured(demos, or
     monkeypatch.setattr(learn, 'play_recipe', lambda recipe, out, browsers, pages: done.append(out.name))
     monkeypatch.setattr(learn, 'train', lambda *_, **__: None)
     monkeypatch.setattr(learn, 'reinforce', lambda *_, **__: done.append('practice'))
-    learn.learn(learn.Job(demos=demos), tmp_path)
+    learn.run_main_job(learn.MainJob(demos=demos), tmp_path)
     assert done == order

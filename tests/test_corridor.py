@@ -2,7 +2,7 @@
 import pytest
 import pytest_asyncio
 
-from uitars_nb.agent.demonstrate import Forgetful
+from uitars_nb.agent.demonstrate import SkipFirstActionExpert
 from uitars_nb.agent.loop import OracleAgent, RandomAgent, run_episode
 from uitars_nb.core.types import StopReason, TaskSpec
 from uitars_nb.sandbox.browser.pool import BrowserPool
@@ -55,7 +55,7 @@ async def test_who_takes_the_key_gets_through(session, name):
 async def test_who_leaves_it_does_not_and_sees_so_all_the_way(session):
     task, ends = TASKS['corridor/key-5'], []
     for spec in suite(task.name, 'train', 12):
-        traj = await run_episode(session, task, spec, Forgetful)
+        traj = await run_episode(session, task, spec, SkipFirstActionExpert)
         ends.append(traj.success)
         assert traj.reward == float(traj.success) and traj.stop is StopReason.TERMINATED
         if not traj.success: assert len(traj.steps) == 5 and not any(map(held, traj.steps))
@@ -64,7 +64,7 @@ async def test_who_leaves_it_does_not_and_sees_so_all_the_way(session):
 
 async def test_a_lapse_belongs_to_the_instance(session):
     task, spec = TASKS['corridor/key-3'], TaskSpec('corridor/key-3', 7)
-    ends = [(await run_episode(session, task, spec, lambda *of: Forgetful(*of, rate=rate))).success for rate in (.5, .5, 0., 1.)]
+    ends = [(await run_episode(session, task, spec, lambda *of: SkipFirstActionExpert(*of, rate=rate))).success for rate in (.5, .5, 0., 1.)]
     assert ends[0] == ends[1] and ends[2:] == [True, False]
 
 

@@ -17,14 +17,14 @@ from uitars_nb.agent.policy_agent import PolicyAgent, count_tokens
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
-from uitars_nb.flywheel.datasets import points_of, prompt_of, read_records, say, speaks, trajectory_records
-from uitars_nb.flywheel.examples import IGNORE, Facts, Record, Records, check_split, facts_of, of_split
-from uitars_nb.flywheel.streams import Batches, Collate, Numbers, Once, Stream, deal, draws, image_rows, loader, padding, quotas, token_rows
+from uitars_nb.flywheel.datasets import points_of, prompt_of, read_examples, own_reply, same_vocabulary, trajectory_examples
+from uitars_nb.flywheel.examples import IGNORE, ExampleFacts, TrainingExample, ExampleList, check_split, facts_of, of_split
+from uitars_nb.flywheel.streams import Batches, Collate, BatchNumbers, OnePass, Stream, make_batches, record_draws, image_rows, loader, padding, quotas, token_rows
 from uitars_nb.model.checkpoints import load_processor
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
-from uitars_nb.model.remote import fitted
+from uitars_nb.model.remote import fit_image
 from uitars_nb.model.rendering import Example, Prompt, render
 from uitars_nb.model.engine.sampling import Sampling
 from uitars_nb.model.nano.tokenizer import make_tokenizer
@@ -66,7 +66,7 @@ class Repeating:
 async def test_a_demonstration_is_seen_as_the_agent_sees_it(config):
     "The agent acts with replies that are the demonstration's; the prompts it sent are the prompts of the records."
     policy, demo = small_policy(), episode(9)
-    said = [say(s, policy) for s in demo.steps]
+    said = [own_reply(s, policy) for s in demo.steps]
     engine = Repeating(policy, [s.completion.ids for s in said])
     agent = PolicyAgent(engine, policy.dialect, Sampling(max_tokens=64), config, count_tokens(policy))
     react, steps = agent(None, None, demo.task), []
@@ -76,7 +76,7 @@ async def test_a_demonstration_is_seen_as_the_agent_sees_it(config):
         steps.append(Step(s.observation, reply.thought, reply.actions, reply.completion))
     sampled = replace(demo, steps=tuple(steps), policy='small')
     for traj in demo, sampled:
-        records = trajectory_records(traj, policy, agent.memory, reply=64)
+        records = trajectory_examples(traj, policy, agent.memory, reply=64)
         assert len(records) == len(engine.prompts) == 9
         for r, p, s in zip(records, engine.prompts, said):
             np.testing.assert_array_equal(r.example.prompt.ids, p.ids)
@@ -87,7 +87,7 @@ async def test_a_demonstration_is_seen_as_the_agent_sees_it(config):
 def test_replies_are_read_back_with_points_on_the_grid():
     policy = small_policy()
     for s in episode(9).steps:
-        said = say(s, policy)
+        said = own_reply(s, policy)
         assert said.completion.ids[-1] in policy.eos_ids
         assert policy.dialect.parse(said.completion.text, (64, 48)).actions == said.actions
         for k, (x, y) in points_of(said.actions[0]).items():
@@ -99,7 +99,7 @@ def test_replies_are_read_back_with_points_on_the_grid():
 def test_replies_of_another_vocabulary_are_written_anew():
     policy, (s, *_) = small_policy(), episode(1).steps
     foreign = Completion('<think>x</think>', np.int32([1]), np.int32([3, 4]), np.zeros(2, np.float32), np.zeros(2, np.int32))
-    assert say(replace(s, completion=foreign), policy).completion.text == say(s, policy).completion.text
+    assert own_reply(replace(s, completion=foreign), policy).completion.text == own_reply(s, policy).completion.text
 
 
 @pytest.mark.parametrize('ids', [[-1, -1], [151001, 9], [3, 4]], ids=['not told', 'beyond the vocabulary', 'others'])
@@ -107,7 +107,7 @@ def test_what_another_model_said_without_an_action_stands_in_prompts_in_its_word
     policy, demo = small_policy(), episode(3)
     foreign = Completion('I cannot <|image_pad|> see it<|im_end|>', np.int32([151001]), np.int32(ids), np.zeros(2, np.float32), np.zeros(2, np.int32))
     steps = (replace(demo.steps[0], completion=foreign), replace(demo.steps[1], actions=(), completion=foreign, error='no call'), replace(demo.steps[2], completion=foreign))
-    records = trajectory_records(replace(demo, steps=steps), policy, Memory(SMALL, policy.dialect, count_tokens(policy)))
+    records = trajectory_examples(replace(demo, steps=steps), policy, Memory(SMALL, policy.dialect, count_tokens(policy)))
     assert len(records) == 2
     for o in records: assert 0 <= min(o.example.prompt.ids) and max(o.example.prompt.ids) < len(policy.processor.tokenizer)
     assert 'I cannot <|image_pad|> see it' in policy.decode(records[1].example.prompt.ids)
@@ -118,22 +118,22 @@ def test_what_only_a_session_offers_is_no_lesson_and_stands_in_prompts():
     policy, demo = small_policy(), episode(3)
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))
     called = replace(demo.steps[1], thought='I look it up.', actions=(Action('wiki_search', dict(query='Ada')),))
-    records = trajectory_records(replace(demo, steps=(demo.steps[0], called, demo.steps[2])), policy, memory)
+    records = trajectory_examples(replace(demo, steps=(demo.steps[0], called, demo.steps[2])), policy, memory)
     assert len(records) == 2 and "I look it up.\nwiki_search(query='Ada')" in policy.decode(records[1].example.prompt.ids)
-    own = replace(called, completion=say(called, policy).completion)   # where it speaks so itself, it learns from it
-    assert len(trajectory_records(replace(demo, steps=tuple(say(s, policy) for s in (demo.steps[0], own, demo.steps[2]))), policy, memory)) == 3
+    own = replace(called, completion=own_reply(called, policy).completion)   # where it speaks so itself, it learns from it
+    assert len(trajectory_examples(replace(demo, steps=tuple(own_reply(s, policy) for s in (demo.steps[0], own, demo.steps[2]))), policy, memory)) == 3
 
 
 def test_what_a_script_said_when_its_code_failed_is_no_lesson():
     policy, demo = small_policy(), episode(4)
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))
     gave_up = replace(demo.steps[-1], thought='RuntimeError: no such node', actions=(Action('infeasible'),))
-    whole, scripted = (trajectory_records(replace(demo, steps=o, success=False), policy, memory) for o in (demo.steps, (*demo.steps[:-1], gave_up)))
+    whole, scripted = (trajectory_examples(replace(demo, steps=o, success=False), policy, memory) for o in (demo.steps, (*demo.steps[:-1], gave_up)))
     assert len(scripted) == len(whole) - 1
-    said = replace(gave_up, completion=say(gave_up, policy).completion)   # a policy's own words are another matter
-    own = tuple(say(s, policy) for s in demo.steps[:-1])
-    assert len(trajectory_records(replace(demo, steps=(*own, said), success=False), policy, memory)) == len(whole)
-    assert len(trajectory_records(replace(demo, steps=(*demo.steps[:-1], gave_up)), policy, memory)) == len(whole), 'of a task that cannot be done, giving up is the lesson'
+    said = replace(gave_up, completion=own_reply(gave_up, policy).completion)   # a policy's own words are another matter
+    own = tuple(own_reply(s, policy) for s in demo.steps[:-1])
+    assert len(trajectory_examples(replace(demo, steps=(*own, said), success=False), policy, memory)) == len(whole)
+    assert len(trajectory_examples(replace(demo, steps=(*demo.steps[:-1], gave_up)), policy, memory)) == len(whole), 'of a task that cannot be done, giving up is the lesson'
 
 
 @pytest.fixture(scope='module')
@@ -147,8 +147,8 @@ def test_a_reply_in_the_units_of_another_dialect_is_written_anew(tars, tmp_path)
     ids = other.encode(other.dialect.write('There.', [click], size)).astype(np.int32)
     said = Completion(other.decode(ids), np.int32([1]), ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32))
     step = Step(Observation(np.full((756, 1344, 3), 200, np.uint8)), 'There.', (click,), said)
-    assert speaks(policy, said) and say(step, other) is step
-    taught = say(step, policy)
+    assert same_vocabulary(policy, said) and own_reply(step, other) is step
+    taught = own_reply(step, policy)
     (x, y), = (policy.dialect.parse(taught.completion.text, size).actions[0].args.values())
     assert abs(x - 800) <= 1 and abs(y - 400) <= 1
 
@@ -156,14 +156,14 @@ def test_a_reply_in_the_units_of_another_dialect_is_written_anew(tars, tmp_path)
 def test_a_thought_is_remembered_as_it_was_said():
     "Points that it names lie on the small policy's grid in both, or older steps would read differently in lessons and in play."
     policy, (step, *_) = small_policy(), episode(1).steps
-    said = say(replace(step, thought='It is at <point>333 17</point>.'), policy)
+    said = own_reply(replace(step, thought='It is at <point>333 17</point>.'), policy)
     assert said.thought == policy.dialect.parse(said.completion.text, (64, 48)).thought == 'It is at <point>335 15</point>.'
 
 
 def served_step(policy, folder, resized):
     "A step that a model took behind a server with the published processor."
     screen, published = np.full((210, 160, 3), 200, np.uint8), load_processor(folder)
-    image = fitted(screen, policy.dialect) if resized else screen
+    image = fit_image(screen, policy.dialect) if resized else screen
     prompt = render(published, [dict(role='user', content=[dict(type='text', text='Click.'), dict(type='image', image=image)])])
     text = policy.dialect.write('There.', [Action('click', dict(point=(500, 552)))], (160, 210))
     ids = np.append(policy.encode(text), policy.processor.tokenizer.eos_token_id).astype(np.int32)
@@ -183,9 +183,9 @@ def test_where_somebody_took_over_only_that_is_taught():
     "The policy's own steps before stand in the prompts, in its own tokens."
     policy, demo = small_policy(), episode(4)
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))
-    own = tuple(say(s, policy) for s in demo.steps)
-    mixed = trajectory_records(replace(demo, steps=(*own[:2], *demo.steps[2:])), policy, memory)
-    whole = trajectory_records(replace(demo, steps=own), policy, memory)
+    own = tuple(own_reply(s, policy) for s in demo.steps)
+    mixed = trajectory_examples(replace(demo, steps=(*own[:2], *demo.steps[2:])), policy, memory)
+    whole = trajectory_examples(replace(demo, steps=own), policy, memory)
     assert len(whole) == len(demo.steps) > len(mixed) == len(demo.steps) - 2 > 0
     assert all((a.example.prompt.ids == b.example.prompt.ids).all() and (a.example.reply == b.example.reply).all() for a, b in zip(mixed, whole[2:]))
 
@@ -195,7 +195,7 @@ def test_refused_steps_are_context_and_not_examples():
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))
     steps = list(demo.steps)
     steps[1] = replace(steps[1], error='there is no such key')
-    records = trajectory_records(replace(demo, steps=tuple(steps)), policy, memory)
+    records = trajectory_examples(replace(demo, steps=tuple(steps)), policy, memory)
     assert len(records) == 3
     assert 'there is no such key' in policy.decode(records[1].example.prompt.ids)
 
@@ -214,16 +214,16 @@ def store(tmp_path):
 def test_no_held_out_episode_is_read(store, split, honest):
     policy = small_policy()
     memory = Memory(SMALL, policy.dialect, count_tokens(policy))
-    assert len([*read_records(store, policy, memory)]) == 10
+    assert len([*read_examples(store, policy, memory)]) == 10
     store.append(episode(2, seeds(split, 1)[0], split if honest else 'train', 'held'))
-    with pytest.raises(ValueError, match=f"of the split '{split}'"): read_records(store, policy, memory)
-    with pytest.raises(ValueError): read_records(store, policy, memory, 'validation')
-    with pytest.raises(ValueError, match='only played'): read_records(store, policy, memory, 'test')
+    with pytest.raises(ValueError, match=f"of the split '{split}'"): read_examples(store, policy, memory)
+    with pytest.raises(ValueError): read_examples(store, policy, memory, 'validation')
+    with pytest.raises(ValueError, match='only played'): read_examples(store, policy, memory, 'test')
 
 
 @pytest.mark.parametrize('split', ['validation', 'test'])
 def test_no_held_out_record_gets_into_a_corpus_or_out_of_one(split, tmp_path, monkeypatch):
-    record = lambda s: Record(Example(Prompt(np.int32([1, 2])), np.int32([3])), 'x', s)
+    record = lambda s: TrainingExample(Example(Prompt(np.int32([1, 2])), np.int32([3])), 'x', s)
     records = [record(s) for s in (*seeds('train', 3), seeds(split, 1)[0])]
     with pytest.raises(ValueError, match=f'of the {split} split'): write_corpus(tmp_path/'a', records)
     assert not (tmp_path/'a').exists()
@@ -235,7 +235,7 @@ def test_no_held_out_record_gets_into_a_corpus_or_out_of_one(split, tmp_path, mo
 
 
 def test_borders_of_the_splits():
-    facts = lambda s: Facts(np.int32([3]), np.int32([1]), np.int64([s]), np.int32([0]), ('x',))
+    facts = lambda s: ExampleFacts(np.int32([3]), np.int32([1]), np.int64([s]), np.int32([0]), ('x',))
     room = SPLITS['train']
     for s in room.start, room.stop - 1: check_split(facts(s))
     for s in room.start - 1, room.stop:
@@ -248,7 +248,7 @@ def test_borders_of_the_splits():
 images = arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(3)))
 ids = lambda least: st.lists(st.integers(0, 2**31 - 1), min_size=least, max_size=6).map(np.int32)
 dense = st.dictionaries(st.sampled_from(['reads', 'targets']), st.one_of(arrays(np.int8, (2, 3)), arrays(np.float32, (3,), elements=st.floats(0, 1, width=32))))
-records = st.lists(st.builds(lambda p, im, r, t, s, d: Record(Example(Prompt(p, tuple(im)), r), t, s, d), ids(1), st.lists(images, max_size=3), ids(1),
+records = st.lists(st.builds(lambda p, im, r, t, s, d: TrainingExample(Example(Prompt(p, tuple(im)), r), t, s, d), ids(1), st.lists(images, max_size=3), ids(1),
                              st.sampled_from(['a', 'b/ü', '']), st.integers(0, 10**9 - 1), dense), min_size=1, max_size=12)
 
 
@@ -273,7 +273,7 @@ def test_a_corpus_gives_back_what_it_took(tmp_path_factory, records, size):
 
 def test_questions_about_one_screen_share_it(tmp_path):
     screen = np.random.default_rng(0).integers(0, 255, (210, 160, 3), np.uint8)
-    ask = lambda n: [Record(Example(Prompt(np.int32([1, i]), (screen.copy(),)), np.int32([i])), 'ask', i) for i in range(n)]
+    ask = lambda n: [TrainingExample(Example(Prompt(np.int32([1, i]), (screen.copy(),)), np.int32([i])), 'ask', i) for i in range(n)]
     one, many = (write_corpus(tmp_path/str(n), ask(n))[0].stat().st_size for n in (1, 50))
     assert many < one + 50 * 100
 
@@ -284,7 +284,7 @@ def test_vocabularies_are_told_apart():
 
 
 def test_a_half_written_shard_is_refused(tmp_path):
-    path, = write_corpus(tmp_path, [Record(Example(Prompt(np.arange(99, dtype=np.int32)), np.int32([1])), 'x', 1)])
+    path, = write_corpus(tmp_path, [TrainingExample(Example(Prompt(np.arange(99, dtype=np.int32)), np.int32([1])), 'x', 1)])
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ValueError): Corpus(tmp_path)
 
@@ -292,14 +292,14 @@ def test_a_half_written_shard_is_refused(tmp_path):
 # streams
 
 def listed(n, task='t', length=lambda i: 20 + i % 7, first=0):
-    return Records(Record(Example(Prompt(np.full(length(i), first + i, np.int32)), np.full(1 + i % 3, first + i, np.int32)), task, first + i) for i in range(n))
+    return ExampleList(TrainingExample(Example(Prompt(np.full(length(i), first + i, np.int32)), np.full(1 + i % 3, first + i, np.int32)), task, first + i) for i in range(n))
 
 
 @few
 @given(st.integers(1, 30), st.integers(0, 50), st.integers(0, 90), st.integers(0, 5))
 def test_each_record_once_before_any_twice(n, start, count, seed):
-    whole = draws(n, 0, start + count, seed, 0)
-    np.testing.assert_array_equal(draws(n, start, count, seed, 0), whole[start:])
+    whole = record_draws(n, 0, start + count, seed, 0)
+    np.testing.assert_array_equal(record_draws(n, start, count, seed, 0), whole[start:])
     for i in range(0, len(whole), n): assert len(set(whole[i:i + n])) == len(whole[i:i + n])
 
 
@@ -337,7 +337,7 @@ def test_small_batches_see_every_source():
 
 def test_batches_are_not_of_one_length():
     length = np.random.default_rng(0).integers(160, 176, 2048)
-    dealt = length[deal(length, 32, np.random.default_rng(1))]
+    dealt = length[make_batches(length, 32, np.random.default_rng(1))]
     assert (dealt.max(1) > dealt.min(1)).mean() > .9
 
 
@@ -349,7 +349,7 @@ def test_loading_resumes_exactly(workers, tmp_path):
     batches = Batches(stream, Collate(policy.processor, stream.facts.names))
     whole = [batches[k] for k in range(12)]
     for stop in (0, 5, 8):
-        for k, b in zip(range(stop, 12), loader(batches, Numbers(stop), workers)):
+        for k, b in zip(range(stop, 12), loader(batches, BatchNumbers(stop), workers)):
             assert b.keys() == whole[k].keys()
             for name, v in b.items(): assert torch.equal(v, whole[k][name]) if torch.is_tensor(v) else v == whole[k][name], (k, name)
 
@@ -357,8 +357,8 @@ def test_loading_resumes_exactly(workers, tmp_path):
 def test_devices_share_the_stream():
     policy, stream = small_policy(), Stream(dict(t=listed(60)), batch=4, pool=8)
     collate = Collate(policy.processor, stream.facts.names)
-    took = [[b['input_ids'][:, 0].tolist() for b in islice(loader(Batches(stream, collate, 3), Numbers(r, 3)), 5)] for r in range(3)]
-    alone = [b['input_ids'][:, 0].tolist() for b in islice(loader(Batches(stream, collate), Numbers()), 15)]
+    took = [[b['input_ids'][:, 0].tolist() for b in islice(loader(Batches(stream, collate, 3), BatchNumbers(r, 3)), 5)] for r in range(3)]
+    alone = [b['input_ids'][:, 0].tolist() for b in islice(loader(Batches(stream, collate), BatchNumbers()), 15)]
     assert [took[k % 3][k // 3] for k in range(15)] == alone
     for k in range(9): assert Batches(stream, collate, 3)[k]['mean_own'] == pytest.approx(sum(int(Batches(stream, collate)[j]['own'].sum()) for j in range(k - k % 3, k - k % 3 + 3)) / 3)
 
@@ -366,8 +366,8 @@ def test_devices_share_the_stream():
 def test_dense_targets_stand_at_the_newest_image():
     policy = small_policy()
     image, old, new = policy.processor.image_token_id, np.zeros((16, 32, 3), np.uint8), np.ones((32, 16, 3), np.uint8)
-    two = Record(Example(Prompt(np.int32([1, image, image, 2, image, image, 3]), (old, new)), np.int32([4])), 't', 0, dict(reads=np.full((8, 7), 5, np.uint8), targets=np.float32([.25, 1])))
-    none = Record(Example(Prompt(np.int32([1, image, image]), (new,)), np.int32([4])), 't', 0)
+    two = TrainingExample(Example(Prompt(np.int32([1, image, image, 2, image, image, 3]), (old, new)), np.int32([4])), 't', 0, dict(reads=np.full((8, 7), 5, np.uint8), targets=np.float32([.25, 1])))
+    none = TrainingExample(Example(Prompt(np.int32([1, image, image]), (new,)), np.int32([4])), 't', 0)
     reads, goal = image_rows([none, two], 'reads'), token_rows([none, two], 'targets', image, 9)
     assert reads.shape == (3, 8, 7) and (reads[:2] == IGNORE).all() and (reads[2] == 5).all()
     assert goal[1].tolist() == [IGNORE] * 4 + [.25, 1] + [IGNORE] * 3 and (goal[0] == IGNORE).all()
@@ -376,14 +376,14 @@ def test_dense_targets_stand_at_the_newest_image():
 
 def test_once_is_every_record_once():
     source = listed(45)
-    once = Once(source, Collate(small_policy().processor, ('t',)), batch=8)
+    once = OnePass(source, Collate(small_policy().processor, ('t',)), batch=8)
     assert sorted(np.concatenate(once.rows)) == [*range(45)] and len(once) == 6
     assert sum(len(b['own']) for b in loader(once, range(len(once)))) == 45
 
 
 def test_streams_refuse_what_they_cannot_do():
     with pytest.raises(ValueError, match='weights are for'): Stream(dict(a=listed(3)), dict(b=1))
-    with pytest.raises(ValueError, match='a holds no records'): Stream(dict(a=Records(), b=listed(3)), dict(a=1, b=1))
+    with pytest.raises(ValueError, match='a holds no records'): Stream(dict(a=ExampleList(), b=listed(3)), dict(a=1, b=1))
     with pytest.raises(ValueError, match='not all zero'): Stream(dict(a=listed(3)), dict(a=0))
 
 
@@ -392,4 +392,4 @@ def test_a_reply_without_its_end_in_the_text_is_the_policys_own():
     policy = small_policy()
     ids = np.append(policy.encode('click'), policy.processor.tokenizer.eos_token_id).astype(np.int32)
     said = lambda text: Completion(text, np.zeros(0, np.int32), ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32))
-    assert speaks(policy, said(policy.decode(ids))) and speaks(policy, said('click')) and not speaks(policy, said('clack'))
+    assert same_vocabulary(policy, said(policy.decode(ids))) and same_vocabulary(policy, said('click')) and not same_vocabulary(policy, said('clack'))

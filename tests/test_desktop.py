@@ -21,14 +21,14 @@ from uitars_nb.sandbox.desktop.session import FONTS, SOCKETS, DesktopConfig, Des
 from uitars_nb.sandbox.jail.jail import Jail
 from uitars_nb.sandbox.desktop.keysyms import keysym
 from uitars_nb.sandbox.desktop.recording import find_ffmpeg
-from uitars_nb.sandbox.desktop.remote import Looking
+from uitars_nb.sandbox.desktop.remote import LookTiming
 from uitars_nb.sandbox.tools.session import ToolSession
 from uitars_nb.sandbox.desktop.xserver import MEMORY
 
 missing = [o for o in ('Xvfb', 'openbox', 'tint2', 'xclip', 'mousepad', 'xterm', 'pcmanfm') if not shutil.which(o)]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
 WINDOW = Path(__file__).with_name('desktop_window.py')
-PATIENT = Looking(quiet=.15, most=3, timeout=60)
+PATIENT = LookTiming(quiet=.15, most=3, timeout=60)
 
 
 def opened(size=(640, 480), **config): return DesktopSession(DesktopConfig(size=size, looking=PATIENT, start_timeout=90, **dict(jail=None) | config))
@@ -351,7 +351,7 @@ async def test_a_guest_that_hangs_is_a_time_out():
     session.looking = PATIENT
     await session.start()
     try:
-        session.looking = Looking(timeout=1)
+        session.looking = LookTiming(timeout=1)
         os.kill(session.process.pid, signal.SIGSTOP)
         with pytest.raises(EnvironmentFailure) as e: await session.observe()
         assert e.value.reason is StopReason.ENV_TIMEOUT
@@ -467,7 +467,7 @@ GRAB = 'import ctypes, time; x = ctypes.CDLL("libX11.so.6"); x.XOpenDisplay.rest
 @needs_jail
 async def test_who_keeps_the_display_to_himself_gains_nothing(jailed):
     session, jail = jailed
-    session.looking = Looking(quiet=0, most=1, timeout=3)
+    session.looking = LookTiming(quiet=0, most=1, timeout=3)
     blank = (await session.observe()).screenshot
     for deed in (session.observe, lambda: act(session, 'click', point=(500, 500)), session.reset):
         await jail.write('note.txt', b'kept')
@@ -481,7 +481,7 @@ async def test_who_keeps_the_display_to_himself_gains_nothing(jailed):
 
 
 async def test_without_a_jail_a_kept_display_is_a_failure(desk):
-    desk.looking = Looking(quiet=0, most=1, timeout=2)
+    desk.looking = LookTiming(quiet=0, most=1, timeout=2)
     await desk.ask('POST', '/launch', json=dict(argv=[sys.executable, '-c', GRAB]))
     async def failed():
         try: await desk.observe()

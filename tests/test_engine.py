@@ -14,11 +14,11 @@ from tests.tiny_models import write_checkpoint
 from uitars_nb.agent.policy_agent import PolicyAgent
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import RequestFailed
-from uitars_nb.model.engine.batching import Batch, load_weights, shelf_bytes
+from uitars_nb.model.engine.batching import RunningBatch, load_weights, shelf_bytes
 from uitars_nb.model.engine.engine import Engine
-from uitars_nb.model.engine.images import Sights
+from uitars_nb.model.engine.images import ImageCache
 from uitars_nb.model.nano.nano import new_policy
-from uitars_nb.model.engine.passes import admit
+from uitars_nb.model.engine.passes import make_request
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example, Prompt
 from uitars_nb.model.engine.sampling import Sampling
@@ -215,16 +215,16 @@ async def test_a_faulty_request_harms_no_other(never_ends):
 
 async def test_a_pass_that_fails_is_tried_again_request_by_request(never_ends, monkeypatch):
     "An encoder that breaks on one image, met in one pass with two others."
-    policy, encode = never_ends, Sights.encode
+    policy, encode = never_ends, ImageCache.encode
     def broken(self, model, sights):
         if any(o.image[0, 0, 0] == 255 for o in sights): raise RuntimeError('the encoder broke')
         return encode(self, model, sights)
-    monkeypatch.setattr(Sights, 'encode', broken)
+    monkeypatch.setattr(ImageCache, 'encode', broken)
     images = [screen(i) for i in range(3)]
     for i, o in enumerate(images): o[0, 0, 0] = 255 if i == 1 else 0
-    sights = Sights(policy.processor)
-    batch = Batch(policy, sights)
-    jobs = [admit(policy.model, sights, policy.render(chat('go', o)), Sampling(max_tokens=4)) for o in images]
+    sights = ImageCache(policy.processor)
+    batch = RunningBatch(policy, sights)
+    jobs = [make_request(policy.model, sights, policy.render(chat('go', o)), Sampling(max_tokens=4)) for o in images]
     batch.join(jobs)
     while batch.jobs: batch.step()
     with pytest.raises(RuntimeError, match='the encoder broke'): jobs[1].future.result(0)
@@ -234,9 +234,9 @@ async def test_a_pass_that_fails_is_tried_again_request_by_request(never_ends, m
 @torch.inference_mode()
 def test_a_step_that_fails_costs_the_longest_alone(never_ends, monkeypatch):
     "Passes that hold more tokens than there is memory for, as when a cache cannot grow."
-    policy, sights = never_ends, Sights(never_ends.processor)
-    batch = Batch(policy, sights)
-    jobs = [admit(policy.model, sights, policy.render(chat('go ' * n, screen(n))), Sampling(max_tokens=4)) for n in (1, 40, 8)]
+    policy, sights = never_ends, ImageCache(never_ends.processor)
+    batch = RunningBatch(policy, sights)
+    jobs = [make_request(policy.model, sights, policy.render(chat('go ' * n, screen(n))), Sampling(max_tokens=4)) for n in (1, 40, 8)]
     batch.join(jobs)
     run = type(batch.passes).__call__
     def tight(self, group, at):
@@ -251,9 +251,9 @@ def test_a_step_that_fails_costs_the_longest_alone(never_ends, monkeypatch):
 
 @torch.inference_mode()
 def test_a_prefix_for_which_there_is_no_memory_is_not_kept_and_costs_no_reply(never_ends, monkeypatch):
-    policy, sights = never_ends, Sights(never_ends.processor)
-    batch = Batch(policy, sights)
-    jobs = [admit(policy.model, sights, policy.render(chat('go', screen(n))), Sampling(max_tokens=2 + n), f'k{n}') for n in range(3)]
+    policy, sights = never_ends, ImageCache(never_ends.processor)
+    batch = RunningBatch(policy, sights)
+    jobs = [make_request(policy.model, sights, policy.render(chat('go', screen(n))), Sampling(max_tokens=2 + n), f'k{n}') for n in range(3)]
     def scarce(*args): raise torch.OutOfMemoryError('no room')
     monkeypatch.setattr(batch.prefixes, 'keep', scarce)
     batch.join(jobs)
@@ -264,9 +264,9 @@ def test_a_prefix_for_which_there_is_no_memory_is_not_kept_and_costs_no_reply(ne
 @torch.inference_mode()
 def test_whoever_is_lost_in_a_change_of_weights_is_told(never_ends, monkeypatch):
     "The first group ends in it and something breaks: those of the later groups are in no list."
-    policy, sights = never_ends, Sights(never_ends.processor)
-    batch = Batch(policy, sights, pass_tokens=1)
-    jobs = [admit(policy.model, sights, policy.render(chat('go', screen(n))), Sampling(max_tokens=2 + n), f'k{n}') for n in range(3)]
+    policy, sights = never_ends, ImageCache(never_ends.processor)
+    batch = RunningBatch(policy, sights, pass_tokens=1)
+    jobs = [make_request(policy.model, sights, policy.render(chat('go', screen(n))), Sampling(max_tokens=2 + n), f'k{n}') for n in range(3)]
     batch.join(jobs)
     begin = batch._begin
     def breaks(group):
@@ -279,7 +279,7 @@ def test_whoever_is_lost_in_a_change_of_weights_is_told(never_ends, monkeypatch)
 
 def test_images_that_were_encoded_together_are_forgotten_one_by_one(never_ends):
     "What one survivor holds is its own features, not those of all."
-    sights = Sights(never_ends.processor)
+    sights = ImageCache(never_ends.processor)
     with torch.inference_mode(): sights.encode(never_ends.model, seen := [sights.look(screen(n)) for n in range(4)])
     for o in seen:
         flat = [t for v in o.features.values() for t in (v if isinstance(v, list) else [v]) if torch.is_tensor(t)]
@@ -288,9 +288,9 @@ def test_images_that_were_encoded_together_are_forgotten_one_by_one(never_ends):
 
 @torch.inference_mode()
 def test_a_beginning_that_cannot_be_found_fails_its_request(never_ends, monkeypatch):
-    policy, sights = never_ends, Sights(never_ends.processor)
-    batch = Batch(policy, sights)
-    jobs = [admit(policy.model, sights, policy.render(chat('go', screen(n))), Sampling(max_tokens=4), f'k{n}') for n in range(3)]
+    policy, sights = never_ends, ImageCache(never_ends.processor)
+    batch = RunningBatch(policy, sights)
+    jobs = [make_request(policy.model, sights, policy.render(chat('go', screen(n))), Sampling(max_tokens=4), f'k{n}') for n in range(3)]
     find = batch.prefixes.find
     monkeypatch.setattr(batch.prefixes, 'find', lambda job: find(job) if job is not jobs[1] else 1 / 0)
     batch.join(jobs)
@@ -445,11 +445,11 @@ def test_several_event_loops_share_an_engine(never_ends):
 
 
 def test_prefixes_are_kept_within_their_bytes(never_ends):
-    policy, sights = never_ends, Sights(never_ends.processor)
+    policy, sights = never_ends, ImageCache(never_ends.processor)
     def play(limit):
-        batch = Batch(policy, sights, prefix_bytes=limit)
+        batch = RunningBatch(policy, sights, prefix_bytes=limit)
         for i in range(6):
-            batch.join([admit(policy.model, sights, policy.render(chat('go', screen(i))), Sampling(max_tokens=2), f'k{i}')])
+            batch.join([make_request(policy.model, sights, policy.render(chat('go', screen(i))), Sampling(max_tokens=2), f'k{i}')])
             while batch.jobs: batch.step()
         return batch.prefixes
     size = play(1 << 30).nbytes // 6
@@ -495,11 +495,11 @@ async def test_a_request_too_large_for_the_memory_leaves_the_engine_whole(never_
 @pytest.mark.parametrize('kept', [0, 60_000, 1 << 30])
 def test_whatever_is_shared_log_probs_stay(never_ends, kept):
     "Turns of many trajectories with equal and unequal beginnings, on a shelf of any size, with new weights between."
-    policy, sights, rng = never_ends, Sights(never_ends.processor), np.random.default_rng(0)
-    batch, jobs = Batch(policy, sights, prefix_bytes=kept, pass_tokens=300), []
+    policy, sights, rng = never_ends, ImageCache(never_ends.processor), np.random.default_rng(0)
+    batch, jobs = RunningBatch(policy, sights, prefix_bytes=kept, pass_tokens=300), []
     def fresh():
         messages = chat('go ' * int(rng.integers(1, 40)), *(screen(int(k)) for k in rng.integers(0, 2, rng.integers(0, 3))), replies=[np.int32([70, 71])])
-        return admit(policy.model, sights, policy.render(messages), Sampling(max_tokens=int(rng.integers(1, 9)), seed=int(rng.integers(99))), ['', 'a', 'b', 'c', 'd'][rng.integers(5)])
+        return make_request(policy.model, sights, policy.render(messages), Sampling(max_tokens=int(rng.integers(1, 9)), seed=int(rng.integers(99))), ['', 'a', 'b', 'c', 'd'][rng.integers(5)])
     for turn in range(12):
         batch.join(some := [fresh() for _ in range(rng.integers(1, 6))])
         jobs += some

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from uitars_nb.agent.loop import Limits
+from uitars_nb.agent.loop import EpisodeLimits
 from uitars_nb.cli.main import explain
-from uitars_nb.cli.train import apart
+from uitars_nb.cli.train import split_by_task
 from uitars_nb.core.runs import read_json, write_json
 from uitars_nb.core.types import Action, Observation, StopReason
 from uitars_nb.evaluation.evaluate import Recipe, by_task, compare_results, evaluate, read_result
 from uitars_nb.evaluation.statistics import pass_at_k
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.tasks.base import TASKS, Verdict, suite
+from uitars_nb.tasks.base import TASKS, Outcome, suite
 
 SCREEN = np.zeros((16, 16, 3), np.uint8)
 
@@ -30,7 +30,7 @@ class Parity:
             raise EnvironmentFailure(StopReason.ENV_CRASH, 'the lights went out')
         return spec
 
-    async def verify(self, session, spec): return Verdict(float(spec.seed % 2 == 0), spec.seed % 2 == 0, True)
+    async def verify(self, session, spec): return Outcome(float(spec.seed % 2 == 0), spec.seed % 2 == 0, True)
     async def oracle(self, session, spec): yield Action('wait', dict(time=0))
 
 
@@ -121,7 +121,7 @@ class Always(dict):
 async def test_a_result_is_of_one_checkpoint_and_of_one_browser(parity, tmp_path):
     await play(RECIPE, tmp_path/'a', env=dict(chromium='1'))
     with pytest.raises(ValueError, match='screens'): await play(RECIPE, tmp_path/'a', env=dict(chromium='2'))
-    with pytest.raises(ValueError, match='limits'): await play(replace(RECIPE, limits=Limits(repeats=9)), tmp_path/'a', env=dict(chromium='1'))
+    with pytest.raises(ValueError, match='limits'): await play(replace(RECIPE, limits=EpisodeLimits(repeats=9)), tmp_path/'a', env=dict(chromium='1'))
 
 
 async def test_results_of_two_browsers_are_not_compared(parity, tmp_path):
@@ -169,7 +169,7 @@ def test_a_memory_that_nobody_has(memory, error):
 class Patience(Parity):
     "Solved by waiting, of which a random policy never thinks."
     name, max_steps = 'tests/patience', 6
-    async def verify(self, session, spec): return Verdict(float(session.waited), session.waited, session.waited)
+    async def verify(self, session, spec): return Outcome(float(session.waited), session.waited, session.waited)
 
 
 async def test_an_expert_takes_over(monkeypatch, tmp_path):
@@ -182,7 +182,7 @@ async def test_an_expert_takes_over(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match='lead'): await play(replace(recipe, lead=2), tmp_path/'helped')
     for a, b in (('helped', 'alone'), ('alone', 'helped')):
         with pytest.raises(ValueError, match='measure nobody'): compare_results(tmp_path/a, tmp_path/b)
-    with pytest.raises(ValueError, match='without --expert'): apart(dict(demos=None), None, .5, tmp_path/'helped')
+    with pytest.raises(ValueError, match='without --expert'): split_by_task(dict(demos=None), None, .5, tmp_path/'helped')
 
 
 async def test_an_evaluation_of_before_a_field_goes_on(parity, tmp_path):
@@ -268,7 +268,7 @@ async def test_numbers_of_numpy_are_kept(parity, tmp_path, monkeypatch):
     async def oracle(session, spec): yield Action('click', dict(point=tuple(np.array([5, 7]))))
     monkeypatch.setattr(parity, 'oracle', oracle)
     monkeypatch.setattr(parity, 'verify', lambda *_: verdict())
-    async def verdict(): return Verdict(np.float32(1.), np.bool_(True), np.bool_(True), dict(cell=np.int64(3), row=np.arange(2)))
+    async def verdict(): return Outcome(np.float32(1.), np.bool_(True), np.bool_(True), dict(cell=np.int64(3), row=np.arange(2)))
     await play(replace(RECIPE, episodes=2), tmp_path/'a')
     kept = read_result(tmp_path/'a')[1]
     assert kept.success.all() and json.loads(kept.iloc[0]['info'])['row'] == [0, 1]

@@ -12,7 +12,7 @@ from uitars_nb.agent.loop import OracleAgent
 from uitars_nb.core.types import Action, EventKind, StopReason, TaskSpec
 from uitars_nb.sandbox.browser.session import BrowserConfig
 from uitars_nb.sandbox.browser.pool import BrowserPool
-from uitars_nb.tasks.base import Verdict, suite
+from uitars_nb.tasks.base import Outcome, suite
 from uitars_nb.tasks.miniwob.task import BROWSER
 
 pytestmark = pytest.mark.timeout(200)
@@ -60,7 +60,7 @@ class Fetch:
 
     async def verify(self, session, spec):
         got = Path(session.folder, 'file.bin').exists()
-        return Verdict(float(got), got, got)
+        return Outcome(float(got), got, got)
 
 
 class Clicker:

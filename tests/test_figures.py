@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import binom
 
-from uitars_nb.core.figures import GOALS, Figure, Goal, alternate, figure, figure_table, load_figures, machine, markdown, median_interval, rank, ratio, record_figures, typical
+from uitars_nb.core.figures import GOALS, Figure, FigureGoal, alternate, figure, figure_table, load_figures, machine, markdown, median_interval, rank, ratio, record_figures, typical
 
 root = Path(__file__).resolve().parents[1]
 SCHEMA = ['value', 'goal', 'unit', 'low', 'high', 'n', 'command', 'machine', 'date']  # contract 9, in its order
@@ -95,7 +95,7 @@ def test_goals_are_those_of_the_issue():
 
 
 @pytest.mark.parametrize('better, value, met', [('higher', 2, True), ('higher', 3, True), ('higher', 1.9, False), ('lower', 2, True), ('lower', 2.1, False), ('lower', 1, True)])
-def test_met(better, value, met): assert Goal('', 2, 'x', better).met(value) is met
+def test_met(better, value, met): assert FigureGoal('', 2, 'x', better).met(value) is met
 
 
 def test_table_shows_gaps_misses_and_what_nobody_declared(tmp_path):

@@ -15,10 +15,10 @@ from uitars_nb.core.types import Action, StopReason, TaskSpec
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
 from uitars_nb.sandbox.sessions import SessionPool, closing
 from uitars_nb.sandbox.manager.kinds import SimulatedConfig, SimulatedSession
-from uitars_nb.tasks.base import SUITES, TASKS, get_task, only_train, split_of, suite
+from uitars_nb.tasks.base import SUITES, TASKS, get_task, check_train_split, split_of, suite
 from uitars_nb.tasks.files.chores import CHORES, draw_chore
 from uitars_nb.tasks.files.chores_shell import WORK, by_shell
-from uitars_nb.tasks.files.trees import apply, faults, lay_out, read_tree, unpacked, whole
+from uitars_nb.tasks.files.trees import apply, tree_differences, lay_out, read_tree, unpacked, with_parents
 
 missing = [o for o in ('bwrap', 'Xvfb', 'openbox', 'tint2', 'xclip', 'mousepad', 'pcmanfm', 'xarchiver') if not shutil.which(o)]
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.skipif(bool(missing), reason=f'file tasks need {", ".join(missing)}: make setup installs them')]
@@ -64,7 +64,7 @@ async def test_each_split_has_instances_of_its_own():
         drawn = {split: {repr(draw_chore(name, s.seed)) for s in suite(f'files/{name}-both', split, 20)} for split in ('train', 'validation', 'test')}
         assert sum(map(len, drawn.values())) == len(set.union(*drawn.values())) == 60
     assert all(split_of(s.seed) == 'test' for s in specs('sdk', 3))
-    with pytest.raises(ValueError, match='must not be trained on'): list(only_train(specs('gui')))
+    with pytest.raises(ValueError, match='must not be trained on'): list(check_train_split(specs('gui')))
 
 
 async def test_no_chore_is_done_by_doing_less_or_more():
@@ -72,8 +72,8 @@ async def test_no_chore_is_done_by_doing_less_or_more():
         for seed in range(40):
             c = draw_chore(name, seed)
             effects = [op for op in c.operations if op[0] != 'read']
-            for k in range(len(effects)): assert faults(apply(c.before, *effects[:k], *effects[k + 1:]), c.after)
-            if name != 'archive': assert faults(c.after | {'more.txt': b''}, c.after) == ['more.txt is too much']
+            for k in range(len(effects)): assert tree_differences(apply(c.before, *effects[:k], *effects[k + 1:]), c.after)
+            if name != 'archive': assert tree_differences(c.after | {'more.txt': b''}, c.after) == ['more.txt is too much']
             assert len(c.before) <= 8 and all(p.isascii() and p == p.lower() for p in c.before)
 
 
@@ -273,7 +273,7 @@ async def test_a_session_of_the_wrong_interface_is_refused(played):
 # --- trees and pools
 
 async def test_a_tree_that_is_read_is_the_tree_that_was_laid_out(played):
-    tree = whole({'a b.txt': 'ä\n'.encode(), "it's/-n/$HOME": bytes(range(256)), 'empty/': b'', 'none.txt': b''})
+    tree = with_parents({'a b.txt': 'ä\n'.encode(), "it's/-n/$HOME": bytes(range(256)), 'empty/': b'', 'none.txt': b''})
     async with (await played.pool('files/rename-sdk')).session() as session:
         await lay_out(session.jail, tree, WORK)
         assert await read_tree(session.jail, WORK) == tree

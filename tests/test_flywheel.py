@@ -9,15 +9,15 @@ from hypothesis import given, settings, strategies as st
 from test_datasets import episode, small_policy
 
 from uitars_nb.cli import flywheel as fly
-from uitars_nb.cli.flywheel import Wheel, prepared, spin
+from uitars_nb.cli.flywheel import FlywheelJob, resolve_flywheel, run_flywheel
 from uitars_nb.cli.main import main
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, StopReason
-from uitars_nb.flywheel.datasets import names_points, snapped
-from uitars_nb.flywheel.inverse_dynamics import WHAT, deed_record, telling
-from uitars_nb.flywheel.outcome_model import outcome_records, judging
-from uitars_nb.flywheel.rewards import Reward, Verifier
-from uitars_nb.flywheel.routing import pools, route, yields
+from uitars_nb.flywheel.datasets import names_points, snap_action
+from uitars_nb.flywheel.inverse_dynamics import WHAT, inverse_dynamics_example, visible_steps
+from uitars_nb.flywheel.outcome_model import outcome_examples, judge_memory
+from uitars_nb.flywheel.rewards import Reward, TaskVerifier
+from uitars_nb.flywheel.routing import pools, route, pass_rates
 from uitars_nb.tasks.base import seeds
 
 SEEDS = seeds('train', 40)
@@ -53,7 +53,7 @@ class Contrary:
 async def test_every_episode_lands_in_one_pool(ends):
     trajs = [ended(k, *o) for k, o in enumerate(ends)]
     with TemporaryDirectory() as path:
-        done = await route(stored(f'{path}/played', trajs), Verifier(), path)
+        done = await route(stored(f'{path}/played', trajs), TaskVerifier(), path)
         ct, sft = where(path)
         assert sft == {o.id for o in trajs if o.success} and ct == {o.id for o in trajs if not o.success and not o.stop.is_environment}
         assert done.total() == len(trajs) and done['broken'] == sum(o.stop.is_environment for o in trajs)
@@ -78,8 +78,8 @@ async def test_who_learns_from_a_pool_learns_what_the_judge_said(tmp_path):
     ct, sft = pools(tmp_path, 3)
     assert [o.success for o in ct] == [False] and [o.success for o in sft] == [True]
     policy = small_policy()
-    assert [r.task for store in (ct, sft) for r in outcome_records(store, policy, judging(policy))] == ['outcome/no', 'outcome/yes']
-    assert yields(tmp_path).to_dict('records') == [dict(cycle=3, task='miniwob/demo', n=2, passed=1, solved=1)]
+    assert [r.task for store in (ct, sft) for r in outcome_examples(store, policy, judge_memory(policy))] == ['outcome/no', 'outcome/yes']
+    assert pass_rates(tmp_path).to_dict('records') == [dict(cycle=3, task='miniwob/demo', n=2, passed=1, solved=1)]
     assert [o.info['routed']['solved'] for store in (ct, sft) for o in store] == [True, False]
 
 
@@ -100,13 +100,13 @@ def test_the_answer_is_what_was_done(x, y, content):
     policy, traj = small_policy(), episode(3, SEEDS[0])
     steps = tuple(replace(s, actions=(o,)) for s, o in zip(traj.steps, (Action('drag', dict(start_point=(x, y), end_point=(y, x))), Action('type', dict(content=content)), Action('click', dict(point=(1, 1))))))
     traj = replace(traj, steps=steps)
-    assert names_points(policy) and telling(traj) == [0, 1]
+    assert names_points(policy) and visible_steps(traj) == [0, 1]
     for k in (0, 1):
-        record = deed_record(traj, k, policy)
+        record = inverse_dynamics_example(traj, k, policy)
         shown = record.example.prompt.images
         assert [(a == b.observation.screenshot).all() for a, b in zip(shown, (traj.steps[k + 1], traj.steps[k]))] == [True, True]
         said = policy.dialect.parse(policy.decode(record.example.reply[:-1]), shown[-1].shape[1::-1])
-        assert said.actions == tuple(map(snapped, steps[k].actions)) and not said.thought
+        assert said.actions == tuple(map(snap_action, steps[k].actions)) and not said.thought
         asked = policy.decode(record.example.prompt.ids)
         assert any(o in asked for o in WHAT) and traj.task.instruction not in asked
 
@@ -114,11 +114,11 @@ def test_the_answer_is_what_was_done(x, y, content):
 def test_steps_that_show_nothing_are_no_lesson():
     traj = episode(4, SEEDS[1])
     a, b, c, d = traj.steps
-    assert telling(traj) == [0, 1, 2]
-    assert telling(replace(traj, steps=(replace(a, error='no such key'), b, c, d))) == [1, 2]
-    assert telling(replace(traj, steps=(a, replace(b, observation=a.observation), c, d))) == [1, 2]
-    assert telling(replace(traj, steps=(a, replace(b, actions=()), c, d))) == [0, 2]
-    assert telling(replace(traj, steps=(a,))) == []
+    assert visible_steps(traj) == [0, 1, 2]
+    assert visible_steps(replace(traj, steps=(replace(a, error='no such key'), b, c, d))) == [1, 2]
+    assert visible_steps(replace(traj, steps=(a, replace(b, observation=a.observation), c, d))) == [1, 2]
+    assert visible_steps(replace(traj, steps=(a, replace(b, actions=()), c, d))) == [0, 2]
+    assert visible_steps(replace(traj, steps=(a,))) == []
 
 
 def test_deeds_by_the_command(tmp_path, capsys):
@@ -161,13 +161,13 @@ class Fakes:
         (out/'policy').mkdir(exist_ok=True)
 
 
-WHEEL = Wheel('miniwob/click-test', cycles=2, instances=10, first=5, ct_every=2)
+WHEEL = FlywheelJob('miniwob/click-test', cycles=2, instances=10, first=5, ct_every=2)
 
 
 def test_what_a_cycle_learns_from(tmp_path, monkeypatch, capsys):
     fakes = Fakes(monkeypatch)
-    monkeypatch.setattr(fly, 'prepared', lambda wheel, demos: wheel)
-    spin(WHEEL, tmp_path)
+    monkeypatch.setattr(fly, 'resolve_flywheel', lambda wheel, demos: wheel)
+    run_flywheel(WHEEL, tmp_path)
     start, first, second = str(WHEEL.start.relative_to(Path.cwd())), str(tmp_path/'1/sft/policy'), str(tmp_path/'2/sft/policy')
     assert fakes.calls == [('before', start, 0), ('1/played', start, 5), ('1/sft', start, dict(demos=2), dict(demos=['1/sft'])), ('2/played', first, 15),
                            ('2/ct', first, dict(outcomes=20), dict(outcomes=['1/ct', '2/ct', '1/sft', '2/sft'], deeds=['1/ct', '2/ct'])),
@@ -178,22 +178,22 @@ def test_what_a_cycle_learns_from(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize('kill', ['1/played', '1/sft', '2/played', '2/ct', '2/sft', '3/played', 'after-2'])
 def test_a_wheel_that_was_killed_learns_from_the_same(kill, tmp_path, monkeypatch):
-    monkeypatch.setattr(fly, 'prepared', lambda wheel, demos: wheel)
+    monkeypatch.setattr(fly, 'resolve_flywheel', lambda wheel, demos: wheel)
     calm = Fakes(monkeypatch)
-    spin(WHEEL, tmp_path/'calm')
+    run_flywheel(WHEEL, tmp_path/'calm')
     broken = Fakes(monkeypatch, kill)
-    with pytest.raises(KeyboardInterrupt): spin(WHEEL, tmp_path/'run')
+    with pytest.raises(KeyboardInterrupt): run_flywheel(WHEEL, tmp_path/'run')
     again = Fakes(monkeypatch)
-    for _ in range(2): spin(WHEEL, tmp_path/'run')
+    for _ in range(2): run_flywheel(WHEEL, tmp_path/'run')
     trained = lambda fakes: {o[0]: o[2:] for o in fakes.calls if len(o) == 4}
     assert trained(calm) == trained(again) and trained(broken).items() <= trained(calm).items()
     assert (tmp_path/'run/yields.csv').read_text() == (tmp_path/'calm/yields.csv').read_text()
-    spin(replace(WHEEL, cycles=3), tmp_path/'run')   # more cycles go on
+    run_flywheel(replace(WHEEL, cycles=3), tmp_path/'run')   # more cycles go on
     assert trained(again).items() >= trained(calm).items() and '3/sft' in trained(again)
-    with pytest.raises(ValueError, match='reward'): spin(replace(WHEEL, reward='scored'), tmp_path/'run')
+    with pytest.raises(ValueError, match='reward'): run_flywheel(replace(WHEEL, reward='scored'), tmp_path/'run')
 
 
 def test_any_task_and_only_what_can_be(tmp_path):
-    assert prepared(Wheel('corridor/all'), []).suite == 'corridor/all'
+    assert resolve_flywheel(FlywheelJob('corridor/all'), []).suite == 'corridor/all'
     for change in (dict(cycles=0), dict(ct_every=0), dict(temperature=-1.), dict(lr=0.)):
-        with pytest.raises(ValueError): prepared(replace(Wheel(), **change), [])
+        with pytest.raises(ValueError): resolve_flywheel(replace(FlywheelJob(), **change), [])

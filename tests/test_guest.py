@@ -18,12 +18,12 @@ from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
 from uitars_nb.sandbox.desktop.session import DesktopConfig, DesktopSession
 from uitars_nb.sandbox.desktop.guest import make_app
-from uitars_nb.sandbox.desktop.remote import Looking, RemoteGuest, duration
+from uitars_nb.sandbox.desktop.remote import LookTiming, RemoteGuest, duration
 from uitars_nb.sandbox.desktop.screens import Receiver, Sender
 
 missing = [o for o in ('Xvfb', 'openbox', 'xclip', 'xterm') if not shutil.which(o)]
 pytestmark = pytest.mark.skipif(bool(missing), reason=f'the desktop needs {", ".join(missing)}: make setup installs them')
-PATIENT = Looking(quiet=.15, most=3, timeout=60)
+PATIENT = LookTiming(quiet=.15, most=3, timeout=60)
 ROUTES = [('GET', o) for o in ('/', '/screen', '/windows', '/ready', '/clipboard')] + [('POST', o) for o in ('/act', '/reset', '/launch', '/sweep', '/recording')]
 ROUTES += [('PUT', '/clipboard'), ('DELETE', '/recording')]
 

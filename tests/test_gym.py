@@ -91,7 +91,7 @@ print(obs.shape)'''
 def test_a_task_that_is_no_page_brings_its_session_and_begins_anew(monkeypatch):
     from dataclasses import replace
     from uitars_nb.core.types import Observation
-    from uitars_nb.tasks.base import TASKS, Verdict
+    from uitars_nb.tasks.base import TASKS, Outcome
 
     class Sheet:
         id, size = 'sheet', (8, 8)

@@ -13,11 +13,11 @@ from uitars_nb.core.runs import read_json
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.flywheel.annotation.in_situ import read_recorded, replay, trajectory_of
-from uitars_nb.flywheel.annotation.recorder import Notes, Recorder
-from uitars_nb.flywheel.annotation.think_aloud import Utterance, subtitles, words_beside, written
-from uitars_nb.flywheel.annotation.ui_events import Deed, UIEvent, deeds_of
+from uitars_nb.flywheel.annotation.recorder import RecordingFolder, Recorder
+from uitars_nb.flywheel.annotation.think_aloud import Utterance, subtitles, words_beside, clean_speech
+from uitars_nb.flywheel.annotation.ui_events import RecordedAction, UIEvent, recorded_actions
 from uitars_nb.sandbox.desktop.session import DesktopConfig, DesktopSession
-from uitars_nb.sandbox.desktop.remote import Looking
+from uitars_nb.sandbox.desktop.remote import LookTiming
 from uitars_nb.sandbox.desktop.xserver import XServer
 
 SIZE = 1000, 500
@@ -56,7 +56,7 @@ def unfold(action, at):
 @given(st.lists(actions, max_size=8))
 def test_what_hands_do_is_folded_into_the_actions_that_it_came_from(todo):
     events = [e for i, action in enumerate(todo) for e in unfold(action, 10. * i)]
-    assert [o for deed in deeds_of(events, SIZE) for o in deed.actions] == todo
+    assert [o for deed in recorded_actions(events, SIZE) for o in deed.actions] == todo
 
 
 @settings(max_examples=200)
@@ -64,7 +64,7 @@ def test_what_hands_do_is_folded_into_the_actions_that_it_came_from(todo):
                           st.sampled_from(['left', 'middle', 'right']), st.sampled_from(['a', 'shift', 'ctrl', 'enter', 'backspace', 'arrowup']), st.sampled_from(['', 'a'])), max_size=30))
 def test_any_events_give_actions_that_may_be_called(events):
     events = [UIEvent(e.at, 'move', e.x, e.y) if e.kind == 'wheel' and e.button == 'middle' else UIEvent(e.at, e.kind, e.x, e.y, 'up' if e.kind == 'wheel' else e.button, e.key, e.text) for e in events]
-    deeds = deeds_of(events, SIZE)
+    deeds = recorded_actions(events, SIZE)
     assert not [fault for deed in deeds for o in deed.actions if (fault := validate(o, ACTION_SPACE))]
     assert all(o.start <= o.end for o in deeds)
 
@@ -73,13 +73,13 @@ def test_any_events_give_actions_that_may_be_called(events):
 
 @given(st.lists(st.floats(0, 50), max_size=6), st.lists(st.tuples(st.floats(0, 60), st.floats(0, 5), texts.filter(str.strip)), max_size=8))
 def test_all_that_was_said_is_kept_once_and_in_order(ends, said):
-    deeds = [Deed(t, t, (Action('wait'),)) for t in sorted(ends)]
+    deeds = [RecordedAction(t, t, (Action('wait'),)) for t in sorted(ends)]
     said = sorted((Utterance(a, a + d, ' '.join(w.split())) for a, d, w in said), key=lambda o: o.start + o.end)
     assert ' '.join(o for o in words_beside(deeds, said) if o) == ' '.join(o.text for o in said)
 
 
 def test_a_deed_gets_what_was_said_before_and_during_it():
-    deeds = [Deed(2., 3., (Action('wait'),)), Deed(6., 7., (Action('wait'),))]
+    deeds = [RecordedAction(2., 3., (Action('wait'),)), RecordedAction(6., 7., (Action('wait'),))]
     said = [Utterance(0, 1, 'before'), Utterance(2.5, 3.2, 'during'), Utterance(2.9, 5, 'next'), Utterance(8, 9, 'end')]
     assert words_beside(deeds, said) == ['before during', 'next', 'end']
 
@@ -92,14 +92,14 @@ def test_hours_numbers_and_tags_of_subtitles():
 @given(st.text(max_size=60))
 def test_what_is_written_down_has_no_words_that_were_not_said(spoken):
     said = {w.strip('.,!?').casefold() for w in spoken.split()}
-    assert {w.strip('.,!?').casefold() for w in written(spoken).split()} - {''} <= said | {w.casefold() for w in spoken.split()}
+    assert {w.strip('.,!?').casefold() for w in clean_speech(spoken).split()} - {''} <= said | {w.casefold() for w in spoken.split()}
 
 
 # What may be learned from
 
 def recorded_at(folder, x, ended):
     "A recording of one click, ended by whoever worked or cut off by a kill."
-    notes = Notes(folder, f'Click at {x}.', 'ann', (90, 60))
+    notes = RecordingFolder(folder, f'Click at {x}.', 'ann', (90, 60))
     notes.frame(0., np.full((60, 90, 3), 255, np.uint8))
     for e in (UIEvent(1., 'down', x, 15, 'left'), UIEvent(1.05, 'up', x, 15, 'left')): notes.event(e)
     if ended: notes.say(seconds=3.)
@@ -138,7 +138,7 @@ async def desk():
 
 async def opened():
     "A desktop with an editor."
-    session = await DesktopSession(DesktopConfig(size=(640, 480), jail=None, looking=Looking(quiet=.3, most=4, timeout=60), start_timeout=90)).start()
+    session = await DesktopSession(DesktopConfig(size=(640, 480), jail=None, looking=LookTiming(quiet=.3, most=4, timeout=60), start_timeout=90)).start()
     await session.begin(['mousepad'])
     while not [o for o in await session.windows() if 'mousepad' in o.program.lower()]: await asyncio.sleep(.1)
     await session.observe()

@@ -10,7 +10,7 @@ from uitars_nb.core.types import StopReason
 from uitars_nb.sandbox.jail import bubblewrap
 from uitars_nb.sandbox.jail import jail as jails
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.sandbox.jail.bubblewrap import Limits
+from uitars_nb.sandbox.jail.bubblewrap import JailLimits
 from uitars_nb.sandbox.jail.jail import Jail, JailConfig, JailGone
 
 pytestmark = pytest.mark.timeout(180)
@@ -32,9 +32,9 @@ LEAKS = dict(
     read_the_project=lambda w: dict(readonly={str(Path(__file__).parents[1]): str(Path(__file__).parents[1])}),
     write_outside=lambda w: dict(writable={str(w.folder): str(w.folder)}),
     write_by_a_download=lambda w: dict(writable={str(w.folder): str(w.folder)}),
-    fork_bomb=lambda w: dict(limits=Limits(processes=400)),
-    fill_the_disk=lambda w: dict(limits=Limits(disk=64 << 20, tmp=8 << 20)),
-    take_all_memory=lambda w: dict(limits=Limits(memory=2 << 30)))
+    fork_bomb=lambda w: dict(limits=JailLimits(processes=400)),
+    fill_the_disk=lambda w: dict(limits=JailLimits(disk=64 << 20, tmp=8 << 20)),
+    take_all_memory=lambda w: dict(limits=JailLimits(memory=2 << 30)))
 
 
 @pytest.mark.parametrize('name', LEAKS)
@@ -174,9 +174,9 @@ async def test_nothing_is_left(tmp_path):
 
 
 def test_a_host_path_that_strangers_cannot_enter_is_staged():
-    command = bubblewrap.stranger(['bwrap', '--ro-bind', '/root/.x', '/root/.x', '--', 'true'], ['/usr', '/root/.x'], root=True)
+    command = bubblewrap.drop_root(['bwrap', '--ro-bind', '/root/.x', '/root/.x', '--', 'true'], ['/usr', '/root/.x'], root=True)
     assert ('--ro-bind /mnt/0 /root/.x' in command[-1]) == bubblewrap.closed('/root/.x')
-    assert bubblewrap.stranger(['bwrap'], ['/usr'], root=False) == ['bwrap']
+    assert bubblewrap.drop_root(['bwrap'], ['/usr'], root=False) == ['bwrap']
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can become somebody else')
@@ -203,7 +203,7 @@ async def test_orphans_and_abandoned_programs():
 
 @pytest.mark.parametrize('deed', [':(){ :|:& };:', 'while :; do sleep 9 & done'])
 async def test_a_sweep_ends_what_starts_programs_without_end(deed):
-    async with Jail(JailConfig(Limits(processes=100))) as jail:
+    async with Jail(JailConfig(JailLimits(processes=100))) as jail:
         kept = await jail.spawn(['sleep', '99'])
         for attempt in range(5):
             await jail.spawn(['bash', '-c', deed])

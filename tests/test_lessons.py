@@ -12,9 +12,9 @@ from uitars_nb.cli.main import main
 from uitars_nb.core.coordinates import GRID, smart_resize, to_pixel
 from uitars_nb.core.types import Action, Observation, Step
 from uitars_nb.evaluation import probing
-from uitars_nb.flywheel.datasets import say
+from uitars_nb.flywheel.datasets import own_reply
 from uitars_nb.flywheel.perception.labels import Element, LabelledPage
-from uitars_nb.flywheel.perception.examples import page_records
+from uitars_nb.flywheel.perception.examples import page_examples
 from uitars_nb.flywheel.perception.probes import Probe, is_right, tally
 from uitars_nb.flywheel.perception.questions import ask
 from uitars_nb.flywheel.perception.words import FAMILIES, hits
@@ -66,7 +66,7 @@ def test_lessons_point_in_the_dialect_that_acts(policies, name):
     dialect = policy.dialect
     for p in map(page, range(12)):
         asked = ask(p, random.Random(p.seed), 12)
-        for q, record in zip(asked, page_records([p], policy, 12), strict=True):
+        for q, record in zip(asked, page_examples([p], policy, 12), strict=True):
             reply = policy.decode(record.example.reply).removesuffix('<|im_end|>')
             prompt = policy.decode(record.example.prompt.ids)
             assert name == 'ui-tars-2' or '<point>' not in prompt + reply
@@ -93,7 +93,7 @@ def test_a_probe_takes_the_right_click_of_its_dialect_and_no_other(name):
 async def test_a_model_is_asked_in_its_dialect(policies, monkeypatch):
     p, asked = page(), []
     async def replies(policy, contents, **kwargs): asked.extend(o[0]['text'] for o in contents); return [''] * len(contents)
-    monkeypatch.setattr(probing, 'replies', replies)
+    monkeypatch.setattr(probing, 'probe_replies', replies)
     suite = [Probe('colour_at', p, q) for q in ask(p, random.Random(0), 2, ['colour_at'])]
     for policy in policies.values(): await probing.probe_policy(policy, suite)
     assert [sum('<point>' in o for o in asked[i:i + 2]) for i in (0, 2, 4)] == [2, 0, 0] and len(asked) == 6
@@ -106,7 +106,7 @@ def test_a_demonstrators_thought_and_action_are_in_one_system_of_coordinates(pol
     for _ in range(8):
         a, b = (tuple(rng.randrange(0, GRID + 1, 5) for _ in 'xy') for _ in 'ab')
         thought = 'from <point>{} {}</point> to <point>{} {}</point>; drag it, not (a,b)'.format(*a, *b)
-        step = say(Step(Observation(np.zeros((*size[::-1], 3), np.uint8)), thought, (Action('drag', dict(start_point=a, end_point=b)),)), policy)
+        step = own_reply(Step(Observation(np.zeros((*size[::-1], 3), np.uint8)), thought, (Action('drag', dict(start_point=a, end_point=b)),)), policy)
         told = policy.dialect.parse(step.completion.text, size)
         assert told.thought == step.thought and told.thought.endswith('; drag it, not (a,b)')
         allowed = [.5 * GRID / side + .5 if policy.dialect.pixels and side < GRID else .5 for side in smart_resize(size)]   # half a grid cell, or half a pixel of the image where that is more
@@ -121,6 +121,6 @@ def test_a_checkpoint_is_probed_where_it_would_play(folders, policies, monkeypat
     def to_play(name, dtype='auto'): loaded.append((name, dtype)); return policies['ui-tars-1.5']
     async def reckoning(policy, n, split): return dict(a_sum=(1, 2))
     monkeypatch.setattr(Policy, 'to_play', to_play)
-    monkeypatch.setattr(probing, 'reckoning', reckoning)
+    monkeypatch.setattr(probing, 'arithmetic_accuracy', reckoning)
     assert main(['probe', 'somewhere', '--arithmetic', *given]) == 0
     assert loaded == [('somewhere', dtype)] and 'a_sum' in capsys.readouterr().out

@@ -27,10 +27,10 @@ from tests.waiting import until
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Sync, run
 from uitars_nb.sandbox.manager.client import LeasedPool, ManagerClient, RemoteSession
-from uitars_nb.sandbox.manager.fleet import Link, WorkerSettings, alive, birth
+from uitars_nb.sandbox.manager.fleet import WorkerLink, WorkerSettings, alive, process_start_time
 from uitars_nb.sandbox.manager.ledger import Ledger, WorkerRow
 from uitars_nb.sandbox.manager.manager import Manager
-from uitars_nb.sandbox.manager.api import DoorConfig, make_app, tokens_of
+from uitars_nb.sandbox.manager.api import ManagerServerConfig, make_app, tokens_of
 from uitars_nb.sandbox.manager.messages import Lease, LeaseLost, Refused, lease_key
 from uitars_nb.sandbox.manager.workforce import KindConfig, ManagerConfig, pool_key
 
@@ -81,7 +81,7 @@ async def test_orders_go_over_the_new_line_when_one_was_cut(tmp_path):
     async with serve(worker, '127.0.0.1', 0) as server:
         url = f'ws://127.0.0.1:{server.sockets[0].getsockname()[1]}'
         process = SimpleNamespace(row=WorkerRow('w', 'pool', 'simulated', {}, 1, 'secret'), settings=WorkerSettings(str(tmp_path)), url=lambda: url, alive=lambda: True)
-        link = Link(process, lambda link, news: None, lambda link, words: None)
+        link = WorkerLink(process, lambda link, news: None, lambda link, words: None)
         link.run()
         for n in (1, 2, 3):
             await until(lambda: len(lines) == n)
@@ -420,9 +420,9 @@ async def test_a_worker_that_was_started_and_not_written_down(managers, tmp_path
 
 
 def test_a_process_stays_the_same_when_the_clock_is_set(monkeypatch):
-    born = birth(os.getpid())
+    born = process_start_time(os.getpid())
     monkeypatch.setattr('psutil._pslinux.boot_time', lambda real=psutil._pslinux.boot_time: real() + 1)   # the date of the boot moves with the clock
-    assert alive(os.getpid(), born) and not alive(os.getpid(), '') and not alive(2 ** 22 + 1, birth(2 ** 22 + 1))
+    assert alive(os.getpid(), born) and not alive(os.getpid(), '') and not alive(2 ** 22 + 1, process_start_time(2 ** 22 + 1))
 
 
 async def test_a_worker_in_the_ledger_that_never_was(managers, tmp_path):
@@ -457,7 +457,7 @@ async def test_what_a_killed_worker_had_started_goes_with_it(managers):
     link = only_link(manager)
     child, = psutil.Process(link.process.pid).children()
     os.kill(link.process.pid, signal.SIGKILL)
-    await until(lambda: not birth(child.pid))
+    await until(lambda: not process_start_time(child.pid))
 
 
 async def test_a_hung_worker_is_killed(managers, monkeypatch):
@@ -470,7 +470,7 @@ async def test_a_hung_worker_is_killed(managers, monkeypatch):
     link = only_link(manager)
     os.kill(link.process.pid, signal.SIGSTOP)
     assert (await manager.acquire('bob', 'simulated')) and (await manager.acquire('bob', 'simulated', wait=60)).number
-    assert lease.id not in manager.leases and not birth(link.process.pid)
+    assert lease.id not in manager.leases and not process_start_time(link.process.pid)
 
 
 async def test_no_worker_comes_up(managers):
@@ -720,7 +720,7 @@ def test_under_fire():
 @pytest.fixture
 def door(tmp_path):
     kinds = dict(simulated=KindConfig(slots=4, most=1))
-    config = DoorConfig(ManagerConfig(str(tmp_path/'m'), kinds, max_wait=.2, quota=50, ttl=5), tokens=dict(s3cret='ann', other='bob'))
+    config = ManagerServerConfig(ManagerConfig(str(tmp_path/'m'), kinds, max_wait=.2, quota=50, ttl=5), tokens=dict(s3cret='ann', other='bob'))
     app = make_app(config)
     with TestClient(app, headers=dict(Authorization='Bearer s3cret')) as client:
         while client.get('/pools').json()[0]['offered'] < 4: time.sleep(.02)
@@ -815,7 +815,7 @@ def test_fuzzed_from_its_own_description():
 
 
 def test_tokens_are_made_where_none_are_given(tmp_path):
-    config = DoorConfig(ManagerConfig(str(tmp_path/'m'), {}))
+    config = ManagerServerConfig(ManagerConfig(str(tmp_path/'m'), {}))
     made = tokens_of(config)
     assert made == tokens_of(config) and [*made.values()] == ['local'] and len([*made][0]) > 30
     assert oct((tmp_path/'m'/'token').stat().st_mode)[-3:] == '600'
@@ -824,9 +824,9 @@ def test_tokens_are_made_where_none_are_given(tmp_path):
 def test_an_empty_token_lets_nobody_in(tmp_path):
     (tmp_path/'token').write_text('\n')
     (tmp_path/'door.json').write_text('{"url": "http://127.0.0.1:9"}')
-    with pytest.raises(ValueError, match='holds no token'): make_app(DoorConfig(ManagerConfig(str(tmp_path), {})))
+    with pytest.raises(ValueError, match='holds no token'): make_app(ManagerServerConfig(ManagerConfig(str(tmp_path), {})))
     with pytest.raises(ValueError, match='holds no token'): ManagerClient.local(tmp_path)
-    with pytest.raises(ValueError, match='a token is empty'): make_app(DoorConfig(ManagerConfig(str(tmp_path), {}), tokens={'': 'ann', 's3cret': 'bob'}))
+    with pytest.raises(ValueError, match='a token is empty'): make_app(ManagerServerConfig(ManagerConfig(str(tmp_path), {}), tokens={'': 'ann', 's3cret': 'bob'}))
 
 
 @pytest.mark.skipif(not shutil.which('openssl'), reason='no openssl to make a certificate with')
@@ -866,7 +866,7 @@ async def test_browsers_by_lease(tmp_path):
                 for o in (session, other): await o.goto('data:text/html,<title>again</title>')
             kept = [p.pid for p in server.workers()[0].children(recursive=True)]
             server.workers()[0].kill()
-            await until(lambda: not any(map(birth, kept)))   # its Chromium went with it
+            await until(lambda: not any(map(process_start_time, kept)))   # its Chromium went with it
 
 
 async def test_a_chromium_that_hangs_is_replaced(monkeypatch):
@@ -927,7 +927,7 @@ async def test_a_screen_and_tools_by_lease(kind):
                     await session.act(Action('click', dict(point=(500, 500))))
         kept = [p.pid for p in server.workers()[0].children(recursive=True)]
         server.workers()[0].kill()
-        await until(lambda: not any(map(birth, kept)))
+        await until(lambda: not any(map(process_start_time, kept)))
 
 
 @pytest.mark.skipif(not shutil.which('Xvfb'), reason='no X server')
@@ -938,7 +938,7 @@ async def test_desktops_by_lease():
             await session.act(Action('click', dict(point=(500, 500))))
         kept = [p.pid for p in server.workers()[0].children(recursive=True)]
         server.workers()[0].kill()
-        await until(lambda: not any(map(birth, kept)))
+        await until(lambda: not any(map(process_start_time, kept)))
 
 
 async def test_the_live_page_in_a_browser():

@@ -22,7 +22,7 @@ from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import ActionError
 from uitars_nb.sandbox.manager.kinds import KINDS, SimulatedHost, host_class
 from uitars_nb.sandbox.manager.ledger import Ledger
-from uitars_nb.sandbox.manager.api import DoorConfig, make_app
+from uitars_nb.sandbox.manager.api import ManagerServerConfig, make_app
 from uitars_nb.sandbox.manager.workforce import KindConfig, ManagerConfig, Workforce
 
 pytestmark = pytest.mark.timeout(180)
@@ -74,7 +74,7 @@ def nested(path, value):
 @pytest.fixture(scope='module')
 def door(tmp_path_factory):
     "All kinds, and no worker of any: a request that may be made waits in vain."
-    config = DoorConfig(ManagerConfig(str(tmp_path_factory.mktemp('m')), {kind: KindConfig(warm=0, most=0) for kind in KINDS}), tokens=dict(s3cret='ann'))
+    config = ManagerServerConfig(ManagerConfig(str(tmp_path_factory.mktemp('m')), {kind: KindConfig(warm=0, most=0) for kind in KINDS}), tokens=dict(s3cret='ann'))
     with TestClient(make_app(config), headers=dict(Authorization='Bearer s3cret')) as client: yield client
 
 
@@ -295,7 +295,7 @@ def test_a_websocket_and_a_long_answer_are_not_cut(open_door):
 
 def test_a_line_is_read_no_further_than_its_answers_are_taken(tmp_path):
     "Many requests in one message: no more are under way than the user may have leases, twice over."
-    config = DoorConfig(ManagerConfig(str(tmp_path), dict(simulated=KindConfig(warm=0, most=0)), quota=50, max_wait=1), tokens=dict(s3cret='ann'))
+    config = ManagerServerConfig(ManagerConfig(str(tmp_path), dict(simulated=KindConfig(warm=0, most=0)), quota=50, max_wait=1), tokens=dict(s3cret='ann'))
     with TestClient(app := make_app(config), headers=dict(Authorization='Bearer s3cret')) as client, client.websocket_connect('/ws') as ws:
         ws.send_json([dict(id=i, op='acquire', kind='simulated', wait=1) for i in range(5000)])
         seen, most = {}, 0
@@ -343,7 +343,7 @@ def test_a_client_is_shown_no_option_that_it_could_not_set(tmp_path):
     "The manager's own may hold tokens: of a tool server, say."
     secret = dict(tools=dict(servers=[dict(name='a', url='http://127.0.0.1:9', headers=dict(Authorization='hush'))], network=['inner.example']), screen=dict(size=[320, 240], env=dict(KEY='hush')))
     kinds = dict(desktop_tools=KindConfig(secret, warm=0, most=0), mine=KindConfig(dict(failing=0., size=[9, 8]), slots=1, most=1, clients={'failing': []}))
-    config = DoorConfig(ManagerConfig(str(tmp_path), kinds, hosts=dict(mine='tests.test_manager_door:QuietHost')), tokens=dict(s3cret='ann'))
+    config = ManagerServerConfig(ManagerConfig(str(tmp_path), kinds, hosts=dict(mine='tests.test_manager_door:QuietHost')), tokens=dict(s3cret='ann'))
     with TestClient(app := make_app(config), headers=dict(Authorization='Bearer s3cret')) as client:
         force = app.state.manager
         assert force.shown('desktop_tools', secret) == dict(screen=dict(size=[320, 240]))
@@ -363,7 +363,7 @@ class QuietHost(SimulatedHost):
 
 def test_so_many_variants_of_a_kind_and_no_more(tmp_path):
     "Ten thousand requests, each for other options: the manager still answers at once."
-    config = DoorConfig(ManagerConfig(str(tmp_path), dict(simulated=KindConfig(warm=0, most=0))), tokens=dict(s3cret='ann'))
+    config = ManagerServerConfig(ManagerConfig(str(tmp_path), dict(simulated=KindConfig(warm=0, most=0))), tokens=dict(s3cret='ann'))
     with TestClient(app := make_app(config), headers=dict(Authorization='Bearer s3cret')) as client, client.websocket_connect('/ws') as ws:
         for part in range(10): ws.send_json([dict(id=i, op='acquire', kind='simulated', wait=60, options=dict(open_s=i / 1000)) for i in range(1000 * part, 1000 * part + 1000)])
         seen = []

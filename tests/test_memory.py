@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from uitars_nb.agent.loop import Limits, repeated, spent
-from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig, Plan, estimate_tokens, fold, merged, plans, step_line
-from uitars_nb.agent.turns import clip, feedback, reply_part, spoken_ids, told, unchanged
+from uitars_nb.agent.loop import EpisodeLimits, repeated, exhausted_budget
+from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig, Plan, estimate_tokens, drop_middle, merge_repeats, plans, step_line
+from uitars_nb.agent.turns import cut_middle, feedback, reply_part, spoken_ids, describe_observation, same_screen
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.grammar import parse
 from uitars_nb.core.types import Action, Completion, Event, EventKind, Observation, Step, StopReason, TaskSpec
@@ -159,7 +159,7 @@ def test_a_summary_that_is_too_long_keeps_both_ends():
 
 @given(st.lists(st.text(st.characters(exclude_characters='\n'), max_size=40), max_size=30), st.integers(0, 600))
 def test_fold_keeps_the_order_and_the_length(lines, most):
-    kept = fold(lines, most)
+    kept = drop_middle(lines, most)
     if sum(len(o) + 1 for o in lines) <= most: assert kept == lines; return
     assert sum(len(o) + 1 for o in kept) <= max(most, 0)
     gap = f'(... {len(lines) - len(kept) + 1} lines)'
@@ -168,13 +168,13 @@ def test_fold_keeps_the_order_and_the_length(lines, most):
 
 
 def test_equal_lines_in_a_row_are_one():
-    assert merged([(1, 1, 'a'), (2, 2, 'b'), (3, 3, 'b'), (4, 8, 'b'), (9, 9, 'a')]) == ['1. a', '2-8. b', '9. a']
-    assert merged([]) == []
+    assert merge_repeats([(1, 1, 'a'), (2, 2, 'b'), (3, 3, 'b'), (4, 8, 'b'), (9, 9, 'a')]) == ['1. a', '2-8. b', '9. a']
+    assert merge_repeats([]) == []
 
 
 @given(st.text(max_size=300), st.integers(0, 120))
 def test_clip(text, most):
-    short = clip(text, most)
+    short = cut_middle(text, most)
     assert len(short) <= most or text == short
     if len(text) <= most: assert short == text
     elif most > 20: assert short[0] == text[0] and short[-1] == text[-1] and ' [...] ' in short
@@ -235,13 +235,13 @@ def test_demonstrations_are_written_so_that_the_dialect_reads_them_back(name, si
 
 
 def test_hints_come_before_the_loop_ends_the_episode():
-    obs, limits, spec = screen(1), Limits(repeats=5), TaskSpec('x', max_steps=99)
+    obs, limits, spec = screen(1), EpisodeLimits(repeats=5), TaskSpec('x', max_steps=99)
     steps, hints = [], []
     for _ in range(9):
         steps.append(Step(obs, actions=(CLICK,)))
-        if spent(steps, obs, spec, limits): break
+        if exhausted_budget(steps, obs, spec, limits): break
         hints.append(feedback(steps, obs))
-    assert len(steps) == 5 and spent(steps, obs, spec, limits) is StopReason.LOOP
+    assert len(steps) == 5 and exhausted_budget(steps, obs, spec, limits) is StopReason.LOOP
     assert hints[0] == 'The screen has not changed.' and ['2 times' in hints[1], '3 times' in hints[2], '4 times' in hints[3]] == [True] * 3
 
 
@@ -269,10 +269,10 @@ def test_errors_of_every_step_in_memory_are_told():
 
 def test_output_and_events_are_told_and_clipped():
     events = tuple(Event(k, f'about {k.value}') for k in EventKind)
-    text = told(screen(0, text='z' * 9000, events=events), most=1000)
+    text = describe_observation(screen(0, text='z' * 9000, events=events), most=1000)
     assert 'dialog: about dialog' in text and 'download: about download' in text and 'navigation' not in text and 'console' not in text
     assert 990 < text.count('z') <= 1000
-    assert told(screen(0, events=events), events=()) == ''
+    assert describe_observation(screen(0, events=events), events=()) == ''
 
 
 def test_the_small_policy_sees_pixels_and_its_instruction_only():
@@ -286,9 +286,9 @@ def test_the_small_policy_sees_pixels_and_its_instruction_only():
 def test_unchanged_sees_one_pixel():
     a = np.zeros((300, 300, 3), np.uint8)
     b = a.copy()
-    assert unchanged(a, b)
+    assert same_screen(a, b)
     b[299, 7, 1] = 1
-    assert not unchanged(a, b) and not unchanged(a, a[:-1])
+    assert not same_screen(a, b) and not same_screen(a, a[:-1])
 
 
 def test_a_policy_must_see_something():

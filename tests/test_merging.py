@@ -9,11 +9,11 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from tests.tiny_models import write_checkpoint
 
-from uitars_nb.model.checkpoints import merge
+from uitars_nb.model.checkpoints import merge_adapter
 from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.nano.tokenizer import make_tokenizer
-from uitars_nb.train.merging import convex, interpolate, merge_checkpoints, search_weights
+from uitars_nb.train.merging import check_weights, interpolate, merge_checkpoints, search_weights
 
 KINDS = 'UI-TARS-1.5-7B', 'Qwen3-VL', 'nano'
 
@@ -79,7 +79,7 @@ def test_modules_that_an_adapter_trained_whole_take_their_places(three, tmp_path
     with torch.no_grad():
         for k in trained: policy.model.get_parameter(k).fill_(7.)
     policy.save(tmp_path/'adapter')
-    made = merge(Policy.from_pretrained(tmp_path/'adapter', dtype='float32').model)
+    made = merge_adapter(Policy.from_pretrained(tmp_path/'adapter', dtype='float32').model)
     names = {k.replace('.modules_to_save.default', '') for k in trained}
     assert names and all((made.state_dict()[k] == 7).all() for k in names) and made.state_dict().keys() == state(base).keys()
 
@@ -102,7 +102,7 @@ def test_an_adapter_counts_with_its_base(three, tmp_path):
 
 @pytest.mark.parametrize('weights', [[1.], [.5, .6], [-.5, 1.5], [float('nan'), .5], [float('inf'), .5]])
 def test_weights_that_cannot_be_meant(weights):
-    with pytest.raises(ValueError, match='weights'): convex(weights, 2)
+    with pytest.raises(ValueError, match='weights'): check_weights(weights, 2)
 
 
 def test_strangers_are_told_apart(three, tmp_path):
@@ -164,7 +164,7 @@ def test_a_search_stays_on_the_simplex_within_its_tries_and_asks_once(count, tri
     def score(o): asked.append(o); return rng.choice([0., .5, 1., rng.random()])
     found = search_weights(score, count, tries)
     assert [*found] == asked and len({*asked}) == len(asked) <= tries
-    assert all(convex(o, count) == [*o] for o in asked)   # what is merged is checked so
+    assert all(check_weights(o, count) == [*o] for o in asked)   # what is merged is checked so
     assert max(found.values()) >= max([*found.values()][:count + 1])
 
 

@@ -11,7 +11,7 @@ from tests.test_datasets import episode
 from uitars_nb.cli.main import main
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Completion, StopReason
-from uitars_nb.flywheel.outcome_model import FILE, QUESTION, OutcomeModel, asked, choose_threshold, detection, judging, outcome_records, p_done
+from uitars_nb.flywheel.outcome_model import FILE, QUESTION, OutcomeModel, outcome_messages, choose_threshold, detection, judge_memory, outcome_examples, p_done
 from uitars_nb.flywheel.rewards import named_reward
 from uitars_nb.model.policy import Policy
 from uitars_nb.tasks.base import seeds
@@ -34,9 +34,9 @@ def verdict(traj, success): return replace(traj, success=success, reward=float(s
 
 def test_the_verdict_is_not_in_the_question(policy):
     "Nor why the episode ended, nor what the verifier noted."
-    memory = judging(policy)
-    one, other = (policy.render(asked(verdict(episode(3), o), policy, memory)) for o in (True, False))
-    timed = policy.render(asked(replace(verdict(episode(3), False), stop=StopReason.STEP_LIMIT), policy, memory))
+    memory = judge_memory(policy)
+    one, other = (policy.render(outcome_messages(verdict(episode(3), o), policy, memory)) for o in (True, False))
+    timed = policy.render(outcome_messages(replace(verdict(episode(3), False), stop=StopReason.STEP_LIMIT), policy, memory))
     assert (one.ids == other.ids).all() and (one.ids == timed.ids).all()
     assert policy.decode(one.ids).rstrip().endswith(policy.decode(policy.render([dict(role='user', content=[dict(type='text', text=QUESTION)])]).ids).rstrip()[-20:])
 
@@ -44,17 +44,17 @@ def test_the_verdict_is_not_in_the_question(policy):
 @pytest.mark.parametrize('images', [1, 3])
 def test_the_newest_screens_are_shown_the_last_among_them(policy, images):
     traj = episode(5)
-    shown = policy.render(asked(traj, policy, judging(policy, images))).images
+    shown = policy.render(outcome_messages(traj, policy, judge_memory(policy, images))).images
     wanted = [*(s.observation.screenshot for s in traj.steps), traj.final.screenshot][-images:]
     assert len(shown) == images and all((a == b).all() for a, b in zip(shown, wanted))
 
 
 def test_an_episode_of_any_length_fits(policy):
     "Question and answer included, with nothing of the instruction or the last screen left out."
-    traj, memory = episode(2), judging(policy)
+    traj, memory = episode(2), judge_memory(policy)
     memory = replace(memory, config=replace(memory.config, context=400))
     long = replace(traj, steps=traj.steps * 60)
-    prompt = policy.render(asked(long, policy, memory))
+    prompt = policy.render(outcome_messages(long, policy, memory))
     assert len(prompt.ids) < 400 and traj.task.instruction in policy.decode(prompt.ids) and (prompt.images[-1] == traj.final.screenshot).all()
     assert QUESTION.split()[-1] in policy.decode(prompt.ids)
 
@@ -62,15 +62,15 @@ def test_an_episode_of_any_length_fits(policy):
 def test_what_another_model_said_is_read_in_the_judges_own_tokens(policy):
     foreign = Completion('I click it<|im_end|>', np.int32([151001]), np.int32([151001, 9]), np.zeros(2, np.float32), np.zeros(2, np.int32))
     traj = episode(3)
-    score = p_done(policy, [replace(traj, steps=(replace(traj.steps[0], completion=foreign), *traj.steps[1:]))], judging(policy))
+    score = p_done(policy, [replace(traj, steps=(replace(traj.steps[0], completion=foreign), *traj.steps[1:]))], judge_memory(policy))
     assert 0 < score[0] < 1
 
 
 def test_alone_or_with_others_the_answer_is_the_same(policy):
     trajs = [episode(k) for k in (2, 6, 3, 4)]
-    alone = [p_done(policy, [o], judging(policy))[0] for o in trajs]
-    assert np.allclose(p_done(policy, trajs, judging(policy), batch=3), alone, atol=1e-5) and len({*np.round(alone, 6)}) > 1
-    assert p_done(policy, [], judging(policy)).shape == (0,)
+    alone = [p_done(policy, [o], judge_memory(policy))[0] for o in trajs]
+    assert np.allclose(p_done(policy, trajs, judge_memory(policy), batch=3), alone, atol=1e-5) and len({*np.round(alone, 6)}) > 1
+    assert p_done(policy, [], judge_memory(policy)).shape == (0,)
 
 
 @given(st.lists(st.tuples(st.integers(0, 6).map(lambda o: o / 6), st.booleans()), min_size=2).filter(lambda o: len({b for _, b in o}) == 2), st.sampled_from([0, .5, .8, 1]))
@@ -118,4 +118,4 @@ async def test_from_episodes_to_a_reward(tmp_path, capsys):
 def test_no_held_out_episode_is_a_lesson(policy, tmp_path):
     store = Store(tmp_path)
     store.append(replace(episode(2), task=replace(episode(2).task, seed=seeds('test', 1)[0], split='test')))
-    with pytest.raises(ValueError, match="split 'test'"): outcome_records(store, policy, judging(policy))
+    with pytest.raises(ValueError, match="split 'test'"): outcome_examples(store, policy, judge_memory(policy))

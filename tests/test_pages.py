@@ -11,7 +11,7 @@ from uitars_nb.flywheel.perception.pages import SIZE, label_screen, label_task, 
 from uitars_nb.flywheel.perception.probes import PROBES, is_right, probe_pages, probes, tally
 from uitars_nb.flywheel.perception.questions import ask, changes
 from uitars_nb.sandbox.browser.session import BrowserConfig, BrowserSession
-from uitars_nb.flywheel.perception.words import FAMILIES, hits, look_of, words
+from uitars_nb.flywheel.perception.words import FAMILIES, hits, normalised_text, words
 from uitars_nb.model.dialects import DIALECTS, get_dialect
 from uitars_nb.tasks.base import seeds
 from uitars_nb.tasks.miniwob.task import BROWSER
@@ -122,7 +122,7 @@ async def test_task_pages_are_labelled_as_they_are(small, name):
     async for page in label_task(small, name, seeds('train', 2, name)):
         assert page.size == SIZE and page.source == name and page.instruction
         query = next(o for o in page.elements if o.kind == 'query')
-        assert look_of(query.text) == look_of(page.instruction) or name == 'miniwob/grid-coordinate'
+        assert normalised_text(query.text) == normalised_text(page.instruction) or name == 'miniwob/grid-coordinate'
         boxes = [o for o in page.elements if o.kind in ('checkbox', 'radio')]
         truth = await small.evaluate('[...document.querySelectorAll("input[type=checkbox], input[type=radio]")].map(e => e.checked)')
         assert ['checked' in o.states for o in boxes] == truth[:len(boxes)] and len(boxes) == len(truth)

@@ -21,11 +21,11 @@ from uitars_nb.core.coordinates import smart_resize
 from uitars_nb.agent.turns import reply_part
 from uitars_nb.core.types import Action, Completion, Observation, Step
 from uitars_nb.evaluation.evaluate import Recipe
-from uitars_nb.evaluation.policies import acting
+from uitars_nb.evaluation.policies import make_player
 from uitars_nb.model import checkpoints, precision
 from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.nano.nano import new_policy
-from uitars_nb.model.nano.pointing import looks
+from uitars_nb.model.nano.pointing import pointing_logits
 from uitars_nb.model.policy import Policy, fitting_devices, token_logps
 from uitars_nb.model.rendering import Example, Prompt
 from uitars_nb.model.nano.tokenizer import make_tokenizer
@@ -405,7 +405,7 @@ def test_the_model_sees_the_image_that_points_are_counted_in(load, size):
 
 async def test_an_evaluation_speaks_the_dialect_that_it_is_told(home):
     for asked, spoken in {'': 'ui-tars-1.5', 'ui-tars-1': 'ui-tars-1'}.items():
-        async with acting(str(home/'Qwen2.5-VL'), dialect=asked) as agent: assert agent.dialect.name == spoken
+        async with make_player(str(home/'Qwen2.5-VL'), dialect=asked) as agent: assert agent.dialect.name == spoken
     with pytest.raises(ValueError, match='reads no prompt'): Recipe(policy='oracle', dialect='ui-tars-1')
 
 
@@ -454,7 +454,7 @@ def test_an_adapter_alone_is_trained_saved_and_loaded(load, home, tmp_path, kind
         assert torch.equal(alone.logps(batch), logp) and torch.equal(beside.logps(batch), logp)
         assert {k for k, p in alone.model.named_parameters() if p.requires_grad} == trained, 'it goes on training what it trained'
     assert alone.dialect == policy.dialect
-    checkpoints.merge(policy.model)
+    checkpoints.merge_adapter(policy.model)
     with torch.no_grad(): assert (policy.logps(batch) - logp).abs().max() < 1e-4
     policy.save(tmp_path/'merged')
     with torch.no_grad(): assert torch.equal(Policy.from_pretrained(tmp_path/'merged').logps(batch), policy.logps(batch))
@@ -484,7 +484,7 @@ def test_pointing_heads_look_through_an_adapter():
     attention = next(o.self_attn for o in policy.model.model.layers if hasattr(o, 'self_attn'))
     x, at = torch.randn(1, 5, 64), torch.tensor([[0, 4]])
     cos, sin = torch.ones(1, 5, attention.head_dim), torch.zeros(1, 5, attention.head_dim)
-    look = lambda: looks(attention, x, cos, sin, 0, at, torch.arange(4)[None])
+    look = lambda: pointing_logits(attention, x, cos, sin, 0, at, torch.arange(4)[None])
     plain = look()
     policy.model.add_adapter(lora(target_modules=['q_proj', 'k_proj']))
     moved = look()

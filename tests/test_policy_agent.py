@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.tiny_models import write_checkpoint
 
-from uitars_nb.agent.loop import EPISODE, Limits, run_episode, spent
+from uitars_nb.agent.loop import EPISODE, EpisodeLimits, run_episode, exhausted_budget
 from uitars_nb.agent.memory import SMALL, Memory, MemoryConfig, estimate_tokens
 from uitars_nb.agent.policy_agent import PolicyAgent, count_tokens, turn_seed
 from uitars_nb.agent.rollout import Rollout, play
@@ -18,7 +18,7 @@ from uitars_nb.model.dialects import get_dialect
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.engine.sampling import Sampling
 from uitars_nb.sandbox.base import ActionError
-from uitars_nb.tasks.base import Verdict, register, suite
+from uitars_nb.tasks.base import Outcome, register, suite
 
 DIALECT = get_dialect('ui-tars-2')
 
@@ -47,7 +47,7 @@ class UpToThree:
     async def setup(self, session, spec):
         await session.reset()
         return replace(spec, instruction=f'Click three times ({spec.seed}).', max_steps=self.max_steps)
-    async def verify(self, session, spec): return Verdict(float(session.n == 3), session.n == 3, session.n >= 3)
+    async def verify(self, session, spec): return Outcome(float(session.n == 3), session.n == 3, session.n >= 3)
 
 TASK = register(UpToThree())
 
@@ -71,7 +71,7 @@ class Script:
 
 
 def policy(*replies, config=MemoryConfig(), **kw): return PolicyAgent(Script(*replies), kw.pop('dialect', DIALECT), kw.pop('sampling', Sampling(max_tokens=64)), config, **kw)
-async def episode(agent, session=None, limits=Limits(), **kw): return await run_episode(session or Counter(), TASK, TaskSpec(TASK.name, **kw), agent, limits)
+async def episode(agent, session=None, limits=EpisodeLimits(), **kw): return await run_episode(session or Counter(), TASK, TaskSpec(TASK.name, **kw), agent, limits)
 def words(messages): return '\n'.join(p['text'] for m in messages for p in m['content'] if p['type'] != 'image')
 
 
@@ -125,14 +125,14 @@ async def test_a_reply_that_was_cut_off_is_told_as_such():
 
 async def test_loops_are_hinted_at_and_then_ended():
     agent = policy(say(click(0, 0)))
-    traj = await episode(agent, limits=Limits(repeats=4))
+    traj = await episode(agent, limits=EpisodeLimits(repeats=4))
     assert traj.stop is StopReason.LOOP and len(traj.steps) == 4
     assert ['has not changed' in words(m) for m, *_ in agent.engine.seen] == [False, True, True, True]
     assert 'You did the same 3 times' in words(agent.engine.seen[3][0])
 
 
 async def test_token_budget():
-    traj = await episode(policy(say(click(0, 0)), say(click(1, 1))), limits=Limits(tokens=3 * len(say(click()))))
+    traj = await episode(policy(say(click(0, 0)), say(click(1, 1))), limits=EpisodeLimits(tokens=3 * len(say(click()))))
     assert traj.stop is StopReason.TOKEN_LIMIT and 2 <= len(traj.steps) <= 4 and not traj.success
 
 
@@ -154,7 +154,7 @@ async def test_an_engine_that_hangs_is_the_environments_time_out():
         async def complete(self, messages, sampling, key=''):
             try: await asyncio.sleep(60)
             finally: released.set()
-    traj = await episode(PolicyAgent(Hung(), DIALECT, Sampling()), limits=Limits(think_seconds=.05))
+    traj = await episode(PolicyAgent(Hung(), DIALECT, Sampling()), limits=EpisodeLimits(think_seconds=.05))
     assert (traj.stop, traj.reward, len(traj.steps)) == (StopReason.ENV_TIMEOUT, None, 0) and 'no reply within 0.05 s' in traj.info['error']
     assert released.is_set(), 'the request was left running'
 
@@ -205,12 +205,12 @@ async def test_a_policy_that_waits_has_failed_itself():
     "Several waits in a reply, and one that is longer than the environment may take for anything else, are no failure of the environment."
     wait = lambda s: Action('wait', dict(time=s))
     agent = policy(say(*[wait(.06)] * 4, wait(.2)), say(Action('finished')))
-    traj = await episode(agent, Slow(), Limits(seconds=.1))
+    traj = await episode(agent, Slow(), EpisodeLimits(seconds=.1))
     assert (traj.stop, traj.success, len(traj.steps[0].actions)) == (StopReason.FINISHED, False, 5)
-    traj = await episode(policy(say(*[wait(.06)] * 4)), Slow(), Limits(seconds=.1, session_ms=200))
+    traj = await episode(policy(say(*[wait(.06)] * 4)), Slow(), EpisodeLimits(seconds=.1, session_ms=200))
     assert (traj.stop, len(traj.steps[0].actions)) == (StopReason.POLICY_TIMEOUT, 3)
     stuck = Slow(); stuck.stuck = 1
-    traj = await episode(policy(say(*[wait(.06)] * 4)), stuck, Limits(seconds=.1))
+    traj = await episode(policy(say(*[wait(.06)] * 4)), stuck, EpisodeLimits(seconds=.1))
     assert traj.stop is StopReason.ENV_TIMEOUT
 
 
@@ -280,7 +280,7 @@ async def test_each_chunk_is_summarised_once(summary):
     assert len(traj.steps) == 12 and engine.asked == 3
     assert [c.text.startswith(summary) for s in traj.steps for c in s.aside] == [True] * 3
     said = sum(len(c.ids) for s in traj.steps for c in (s.completion, *s.aside))
-    assert spent(traj.steps, traj.final, traj.task, Limits(tokens=said)) is StopReason.TOKEN_LIMIT and spent(traj.steps, traj.final, traj.task, Limits(tokens=said + 1)) is not StopReason.TOKEN_LIMIT   # summaries count
+    assert exhausted_budget(traj.steps, traj.final, traj.task, EpisodeLimits(tokens=said)) is StopReason.TOKEN_LIMIT and exhausted_budget(traj.steps, traj.final, traj.task, EpisodeLimits(tokens=said + 1)) is not StopReason.TOKEN_LIMIT   # summaries count
     last = words(engine.seen[-1][0])
     assert (f'1-9. {summary}' in last and 'Try 4' not in last) if summary else ('5. Try 4.' in last)
 
@@ -410,6 +410,6 @@ async def test_a_real_engine_plays_many_episodes(nano):
     assert [t.stop for t in trajs] == [StopReason.FORMAT_ERROR] * 4
     for t in trajs:
         for k, s in enumerate(t.steps):
-            prompt = nano.render(agent.memory.recall(t.task.instruction, t.steps[:k], s.observation, 12).messages)
+            prompt = nano.render(agent.memory.build_context(t.task.instruction, t.steps[:k], s.observation, 12).messages)
             assert np.array_equal(prompt.ids, s.completion.prompt_ids) and s.completion.image_steps == (k,)
             assert 0 < len(s.completion.ids) <= 12 and (s.completion.logps <= 0).all()

@@ -13,9 +13,9 @@ from tests.scripts import OURS, ROOT, script
 from tests.waiting import until
 from uitars_nb.agent.actor import Actor, ActorFailed
 from uitars_nb.agent.curriculum import Curriculum
-from uitars_nb.agent.loop import EPISODE, Limits, Reply
-from uitars_nb.agent.playing import ActorConfig, _obey, allowance_of
-from uitars_nb.agent.streaming import Allowance, Failing, StreamingRollout, Watch
+from uitars_nb.agent.loop import EPISODE, EpisodeLimits, Reply
+from uitars_nb.agent.playing import ActorConfig, _obey, initial_allowance
+from uitars_nb.agent.streaming import Allowance, TooManyFailures, StreamingRollout, FailureMonitor
 from uitars_nb.cli.reinforce import reinforce as reinforce_command
 from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.core.runs import read_json, read_jsonl
@@ -23,7 +23,7 @@ from uitars_nb.core.store import Store
 from uitars_nb.model.policy import Policy
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.rl.shaping import Shaping
-from uitars_nb.tasks.base import TASKS, Verdict, seeds
+from uitars_nb.tasks.base import TASKS, Outcome, seeds
 from uitars_nb.train.collector import Collector
 from uitars_nb.train.ppo import PPOConfig
 from uitars_nb.train.reinforce import Hardware, RolloutFeed, last_update, pretrain_value, reinforce
@@ -162,8 +162,8 @@ def test_value_pretraining_that_was_killed_learns_from_what_was_played(tmp_path)
 @pytest.mark.parametrize('start', [reinforce, pretrain_value])
 def test_a_slope_behind_the_wall_is_refused_before_anything_is_played(start, tmp_path):
     config = PPOConfig if start is reinforce else ValueConfig
-    with pytest.raises(ValueError, match='episodes end after 100 tokens.*full at 32768'): start('nowhere', tmp_path, ActorConfig('', ('miniwob/click-test',), limits=Limits(tokens=100)), config())
-    assert Shaping().max_tokens == Limits().tokens and not [*tmp_path.iterdir()]
+    with pytest.raises(ValueError, match='episodes end after 100 tokens.*full at 32768'): start('nowhere', tmp_path, ActorConfig('', ('miniwob/click-test',), limits=EpisodeLimits(tokens=100)), config())
+    assert Shaping().max_tokens == EpisodeLimits().tokens and not [*tmp_path.iterdir()]
 
 
 def test_what_the_environment_broke_for_good_is_told_by_task(tmp_path):
@@ -385,7 +385,7 @@ class Instant(Actor):
 
     def start(self):
         config = self.next_config()
-        self.group, self.allowance, self.process, self.way, self.arrived = config.skip, allowance_of(config), SimpleNamespace(exitcode=-9), [], self
+        self.group, self.allowance, self.process, self.way, self.arrived = config.skip, initial_allowance(config), SimpleNamespace(exitcode=-9), [], self
 
     def get(self, timeout):
         while self.process and self.allowance.left > 0: self.play()
@@ -430,7 +430,7 @@ def test_after_a_death_no_more_begin_than_the_trainer_lacks(staleness, samples, 
 
 
 def test_actors_play_on_the_gpus_of_their_devices(tmp_path, monkeypatch):
-    from uitars_nb.agent.playing import serve
+    from uitars_nb.agent.playing import run_actor
     feed, asked = RolloutFeed(tmp_path, reinforce_run.ACTOR), []
     feed.trainer = SimpleNamespace(global_rank=9, local_rank=1)      # the second of the second machine's eight
     feed.train_dataloader()
@@ -480,8 +480,8 @@ async def take(stream, n):
 
 async def test_a_broken_environment_stops_the_run_and_is_named():
     numbers = itertools.count()
-    stream = StreamingRollout(Pool(3, 1.), lambda: TaskSpec('miniwob/click-test', next(numbers)), None, 'r', Allowance(4, 1), watch=Watch(.5, 20))
-    with pytest.raises(Failing, match='env_crash.*gone'): await take(stream, 1000)
+    stream = StreamingRollout(Pool(3, 1.), lambda: TaskSpec('miniwob/click-test', next(numbers)), None, 'r', Allowance(4, 1), watch=FailureMonitor(.5, 20))
+    with pytest.raises(TooManyFailures, match='env_crash.*gone'): await take(stream, 1000)
 
 
 class Stills:
@@ -503,7 +503,7 @@ class Any:
     async def setup(self, session, spec):
         if '/000000-0.' in EPISODE.get(): raise EnvironmentFailure(StopReason.ENV_CRASH, 'gone')   # the first sample of the first instance, always
         return spec
-    async def verify(self, session, spec): return Verdict(1., True, True)
+    async def verify(self, session, spec): return Outcome(1., True, True)
 
 
 class Waits:
@@ -514,7 +514,7 @@ class Waits:
 async def test_without_staleness_a_lost_sample_holds_nothing_up(monkeypatch):
     monkeypatch.setitem(TASKS, 'tests/any', Any())
     numbers, allowance = itertools.count(), Allowance(2, 0)     # two instances of two samples
-    stream = StreamingRollout(Stills(), lambda: TaskSpec('tests/any', next(numbers)), Waits, 'r', allowance, samples=2, retries=2, watch=Watch(1., 20))
+    stream = StreamingRollout(Stills(), lambda: TaskSpec('tests/any', next(numbers)), Waits, 'r', allowance, samples=2, retries=2, watch=FailureMonitor(1., 20))
     got = await asyncio.wait_for(take(stream, 6), 20)
     assert stream.lost == 1 and sum(not o.stop.is_environment for o in got) == 3       # the group goes on with one sample, the next one with both
     assert allowance.left == 0
@@ -524,7 +524,7 @@ async def test_without_staleness_a_lost_sample_holds_nothing_up(monkeypatch):
 
 async def test_retries_come_before_a_sample_is_given_up():
     numbers = itertools.count()
-    stream = StreamingRollout(Pool(1, 1.), lambda: TaskSpec('miniwob/click-test', next(numbers)), None, 'r', Allowance(4, 1), retries=2, watch=Watch(1., 20))
+    stream = StreamingRollout(Pool(1, 1.), lambda: TaskSpec('miniwob/click-test', next(numbers)), None, 'r', Allowance(4, 1), retries=2, watch=FailureMonitor(1., 20))
     got = await take(stream, 6)
     assert sorted(o.id for o in got) == [f'r/{i:06}-0.{k}' for i in (0, 1) for k in range(3)]
     assert stream.lost in (1, 2)   # the last attempt may not have been settled yet

@@ -18,7 +18,7 @@ from transformers import AutoImageProcessor
 from uitars_nb.agent.policy_agent import PolicyAgent, ask
 from uitars_nb.core.coordinates import smart_resize
 from uitars_nb.core.types import Action, Completion, ContextExceeded, Observation, RequestFailed, Step, TaskSpec
-from uitars_nb.evaluation.policies import acting
+from uitars_nb.evaluation.policies import make_player
 from uitars_nb.model.engine.engine import Engine
 from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
@@ -204,7 +204,7 @@ async def test_a_policy_acts_behind_our_server_as_it_does_in_process(policy, mon
     async with service(policy, context=600) as (engine, url, token, _):
         monkeypatch.setenv('UITARS_TOKEN', token)
         seen = []
-        async with acting(f'{url}#nano', max_tokens=5) as make:
+        async with make_player(f'{url}#nano', max_tokens=5) as make:
             assert make.config.context == 600
             for agent in (make, PolicyAgent.of(policy, engine, Sampling(0, max_tokens=5, seed=0))):
                 reply = await agent(None, None, TaskSpec('miniwob/click-test', 0, 'Click "Submit".')).act(steps, Observation(SCREEN))

@@ -18,7 +18,7 @@ from tests.scripts import script
 from tests.tiny_models import write_checkpoint
 from uitars_nb.cli.train import adapter_of, first_policy
 from uitars_nb.flywheel.perception.labels import Element, LabelledPage, save_pages
-from uitars_nb.flywheel.examples import IGNORE, Record, Records
+from uitars_nb.flywheel.examples import IGNORE, TrainingExample, ExampleList
 from uitars_nb.flywheel.streams import Collate, Stream
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
@@ -28,10 +28,10 @@ from uitars_nb.train import optim, sft
 from uitars_nb.train.callbacks import Progress
 from uitars_nb.train.devices import in_precision
 from uitars_nb.train.feed import Feed
-from uitars_nb.train.losses import own_loss, read_loss, target_loss
-from uitars_nb.train.optim import MuonAdamW, groups, orthogonal
+from uitars_nb.train.losses import response_loss, character_loss, target_loss
+from uitars_nb.train.optim import MuonAdamW, groups, orthogonalise
 from uitars_nb.train.ppo import PPO, PPOConfig
-from uitars_nb.train.perception import ReadingConfig, learn_to_read
+from uitars_nb.train.perception import PerceptionConfig, pretrain_perception
 from uitars_nb.train.sft import SFTConfig, batch_losses, fit, read_metrics, run_policy, task_counts, task_metrics
 
 torch.set_num_threads(1)
@@ -89,7 +89,7 @@ def test_read_loss_by_hand():
     nats = [-reads[0][0].log_softmax(0)[chars[0, y, x], y, x] for y in range(2) for x in range(8)]
     nats += [-reads[1][0].log_softmax(0)[chars[1, y, x], y, x] for y in range(8) for x in range(8)]
     weight = torch.tensor([1. if c else .25 for part in (chars[0, :2], chars[1]) for c in part.flatten()])
-    assert read_loss(reads, sizes, chars) == pytest.approx(((torch.stack(nats) * weight).sum() / weight.sum()).item(), abs=1e-5)
+    assert character_loss(reads, sizes, chars) == pytest.approx(((torch.stack(nats) * weight).sum() / weight.sum()).item(), abs=1e-5)
 
 
 def test_target_loss_by_hand():
@@ -117,7 +117,7 @@ def test_orthogonal_keeps_the_directions():
     for shape in (3, 40, 24), (2, 16, 64):
         m = torch.randn(shape)
         u, _, v = torch.linalg.svd(m, full_matrices=False)
-        exact, ours = u @ v, orthogonal(m).float()
+        exact, ours = u @ v, orthogonalise(m).float()
         cosine = (exact * ours).sum((1, 2)) / (exact.norm(dim=(1, 2)) * ours.norm(dim=(1, 2)))
         assert cosine.min() > .95, cosine
 
@@ -180,17 +180,17 @@ def test_learning_to_read_minds_its_gradient_as_well(tmp_path):
     screen[8:24, 16:40] = 0
     page = LabelledPage(screen, np.array([[ord('a'), 16, 8, 40, 24]], np.int32), (Element('text', (16, 8, 40, 24), 'a', ink='black'),), seed=seeds('train', 1)[0])
     save_pages(tmp_path/'pages.npz', [page] * 4)
-    with pytest.raises(FloatingPointError, match='a lower lr'): learn_to_read(policy, [tmp_path/'pages.npz'], tmp_path/'run', ReadingConfig(steps=4, batch=2, keep_every=1, precision='32-true'), progress=False, callbacks=[Overflow(2)])
+    with pytest.raises(FloatingPointError, match='a lower lr'): pretrain_perception(policy, [tmp_path/'pages.npz'], tmp_path/'run', PerceptionConfig(steps=4, batch=2, keep_every=1, precision='32-true'), progress=False, callbacks=[Overflow(2)])
     kept = torch.load(tmp_path/'run'/'last.ckpt', weights_only=False)
     assert kept['global_step'] == 2 and all(torch.isfinite(v).all() for v in kept['state_dict'].values())
 
 
 def test_what_cannot_learn_to_read_is_told_before_anything_is_written(tmp_path):
     for odd in (dict(lr=0.), dict(lr=-1.), dict(every=0), dict(warmup=2.)):
-        with pytest.raises(ValueError, match=next(iter(odd))): ReadingConfig(**odd)
+        with pytest.raises(ValueError, match=next(iter(odd))): PerceptionConfig(**odd)
     policy = sft_run.small_policy()
     del policy.model.stem
-    with pytest.raises(ValueError, match='no stem.*train --pages'): learn_to_read(policy, [tmp_path/'pages.npz'], tmp_path/'run', progress=False)
+    with pytest.raises(ValueError, match='no stem.*train --pages'): pretrain_perception(policy, [tmp_path/'pages.npz'], tmp_path/'run', progress=False)
     assert not (tmp_path/'run').exists()
 
 
@@ -248,7 +248,7 @@ def test_the_bar_of_a_resumed_run_begins_where_that_stood(accumulate, tmp_path, 
     policy = sft_run.small_policy()
     data, config = sft_run.sources(policy, 24)[0], SFTConfig(6, 4, precision='32-true', keep_every=2, accumulate=accumulate)
     with monkeypatch.context() as once, pytest.raises(RuntimeError, match='killed'):
-        once.setattr(sft, 'Keep', Stop)
+        once.setattr(sft, 'KeepCheckpoints', Stop)
         fit(policy, data, tmp_path/'run', config)
     first = len(bars)
     fit(sft_run.small_policy(), data, tmp_path/'run', config)
@@ -260,7 +260,7 @@ def test_idle_memory_is_looked_for_after_every_batch(tmp_path, monkeypatch):
     "What is given back then: nbs/30_model/04_allocation.ipynb."
     from uitars_nb.train import callbacks
     looks = []
-    monkeypatch.setattr(callbacks, 'give_back', lambda: looks.append(1))
+    monkeypatch.setattr(callbacks, 'release_memory', lambda: looks.append(1))
     sft_run.train(tmp_path/'run', steps=3)
     assert len(looks) == 3
 
@@ -383,7 +383,7 @@ def test_in_half_precision_positions_stay_whole(tmp_path):
 def test_published_layouts_train(layout, tmp_path):
     write_checkpoint(tmp_path/'base', layout)
     policy = Policy.from_pretrained(tmp_path/'base', dtype='float32')
-    records = Records(Record(r.example, r.task, r.seed) for r in (sft_run.grey(policy, i, s) for i, s in enumerate(seeds('train', 8))))
+    records = ExampleList(TrainingExample(r.example, r.task, r.seed) for r in (sft_run.grey(policy, i, s) for i, s in enumerate(seeds('train', 8))))
     config = SFTConfig(steps=8, batch=4, lr=3e-3, accelerator='cpu', precision='bf16-mixed', log_every=1)
     trained = fit(policy, dict(greys=records), tmp_path/'run', config, progress=False)
     own = read_metrics(tmp_path/'run')['train/own']
@@ -422,12 +422,12 @@ def test_refusals(whole, tmp_path):
 def text(policy, i, seed):
     "A lesson without a screen."
     prompt = policy.render([dict(role='user', content=[dict(type='text', text='dark ' * (1 + i % 3))])])
-    return Record(Example(prompt, np.append(policy.encode('light'), policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'text', seed)
+    return TrainingExample(Example(prompt, np.append(policy.encode('light'), policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'text', seed)
 
 
 def test_lessons_in_text_alone_under_ddp_and_fsdp(tmp_path):
     policy = sft_run.small_policy()
-    data = dict(text=Records(text(policy, i, s) for i, s in enumerate(seeds('train', 8))), pages=sft_run.sources(policy, 8)[0]['pages'])
+    data = dict(text=ExampleList(text(policy, i, s) for i, s in enumerate(seeds('train', 8))), pages=sft_run.sources(policy, 8)[0]['pages'])
     config = SFTConfig(steps=8, batch=1, accelerator='cpu', precision='32-true', strategy='ddp')
     fit(policy, data, tmp_path/'ddp', config, dict(text=.5, pages=.5), progress=False)
     assert read_metrics(tmp_path/'ddp')['train/own'].notna().any()
@@ -436,7 +436,7 @@ def test_lessons_in_text_alone_under_ddp_and_fsdp(tmp_path):
 
 def greys(policy, n):
     made = (sft_run.grey(policy, i, s) for i, s in enumerate(seeds('train', n)))
-    return [Record(o.example, 'grey', o.seed) for o in made]
+    return [TrainingExample(o.example, 'grey', o.seed) for o in made]
 
 
 @pytest.mark.parametrize('checkpointing', [False, True])
@@ -444,7 +444,7 @@ def test_an_adapter_learns_alone_and_goes_on_after_a_stop(checkpointing, tmp_pat
     write_checkpoint(tmp_path/'base', 'Qwen2.5-VL')
     def trained(path, steps):
         policy = first_policy(tmp_path/'base', lora=2)
-        fit(policy, dict(demos=Records(greys(policy, 4))), path,
+        fit(policy, dict(demos=ExampleList(greys(policy, 4))), path,
             SFTConfig(steps=steps, batch=2, lr=.01, muon=False, fall=0., warmup=0., accelerator='cpu', precision='32-true', checkpointing=checkpointing), progress=False)
         return {k: v for k, v in policy.model.state_dict().items() if 'lora' in k}
     adapter = trained(tmp_path/'a', 4)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from uitars_nb.rl.gae import gae, place_rewards
-from uitars_nb.rl.shaping import PENALTIES, Shaping, levels, potential_rewards, shape_rewards, soft_overlong
+from uitars_nb.rl.shaping import PENALTIES, Shaping, penalty_levels, potential_rewards, shape_rewards, soft_overlong
 
 torch.set_num_threads(1)
 unit = st.floats(0, 1)
@@ -84,7 +84,7 @@ def test_padding_changes_nothing(batch, shaping, more):
 
 @given(episodes(), weights())
 def test_levels_are_shares(batch, shaping):
-    found = levels(**batch, shaping=shaping)
+    found = penalty_levels(**batch, shaping=shaping)
     assert set(found) == {*PENALTIES, 'signal'}
     assert all((0 <= v).all() and (v <= 1).all() for v in found.values())
     assert all((v.diff(dim=1) >= 0).all() for k, v in found.items() if k != 'signal')

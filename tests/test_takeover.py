@@ -11,14 +11,14 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.bench.bench_manager import serving
 from tests.waiting import until
-from uitars_nb.agent.loop import environment
+from uitars_nb.agent.loop import as_environment_failure
 from uitars_nb.core.types import Action, Event, EventKind, Observation, StopReason
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.sandbox.browser.session import BrowserConfig
 from uitars_nb.sandbox.browser.clock import ClockConfig
 from uitars_nb.sandbox.manager.messages import unframe
 from uitars_nb.sandbox.browser.pool import BrowserPool
-from uitars_nb.sandbox.manager.takeover import Seat
+from uitars_nb.sandbox.manager.takeover import SessionControl
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -66,7 +66,7 @@ async def test_an_owner_who_waits_for_a_person_has_all_the_time(server):
     async with server.client() as client, client.session('simulated') as session, person(server, session.lease.id) as ws:
         line = await Line(ws).begin(server)
         async def waiting():
-            async with environment(2.5, StopReason.ENV_CRASH): return await session.observe()
+            async with as_environment_failure(2.5, StopReason.ENV_CRASH): return await session.observe()
         theirs = asyncio.ensure_future(waiting())
         await asyncio.sleep(5)
         assert not theirs.done()
@@ -74,11 +74,11 @@ async def test_an_owner_who_waits_for_a_person_has_all_the_time(server):
         await asyncio.wait_for(theirs, 20)
         await session.act(Action('wait', dict(time=0)))   # nothing of the waiting is left on the line
         with pytest.raises(EnvironmentFailure, match='no answer within'):
-            async with environment(.5, StopReason.ENV_CRASH): await session.act(Action('wait', dict(time=2)))
+            async with as_environment_failure(.5, StopReason.ENV_CRASH): await session.act(Action('wait', dict(time=2)))
 
 
 async def test_the_time_of_persons_is_not_the_owners():
-    seat = Seat()
+    seat = SessionControl()
     async def look(ms): return await seat.look(Still(ms))
     class Still:
         def __init__(self, ms): self.ms = ms
@@ -183,7 +183,7 @@ async def test_the_end_of_the_lease_is_the_end_of_the_person(server):
 async def test_who_does_nothing_has_given_it_back():
     from websockets.asyncio.server import serve
     from uitars_nb.sandbox.manager.kinds import SimulatedSession
-    from uitars_nb.sandbox.manager.takeover import Person, Seat
+    from uitars_nb.sandbox.manager.takeover import Person, SessionControl
     seat, session = Seat(), SimulatedSession()
     async with serve(lambda ws: Person(ws, seat, session, idle=.5).stay(), '127.0.0.1', 0) as server:
         async with connect(f'ws://127.0.0.1:{server.sockets[0].getsockname()[1]}') as ws:
@@ -199,7 +199,7 @@ async def test_who_does_nothing_has_given_it_back():
 async def test_a_session_that_fails_is_told_and_given_back():
     from websockets.asyncio.server import serve
     from uitars_nb.sandbox.manager.kinds import SimulatedSession
-    from uitars_nb.sandbox.manager.takeover import Person, Seat
+    from uitars_nb.sandbox.manager.takeover import Person, SessionControl
     seat, session = Seat(), SimulatedSession()
     async with serve(lambda ws: Person(ws, seat, session).stay(), '127.0.0.1', 0) as server:
         async with connect(f'ws://127.0.0.1:{server.sockets[0].getsockname()[1]}') as ws:
@@ -212,7 +212,7 @@ async def test_a_session_that_fails_is_told_and_given_back():
 
 async def test_what_the_person_saw_is_kept_for_the_owner():
     from uitars_nb.sandbox.manager.kinds import SimulatedSession
-    from uitars_nb.sandbox.manager.takeover import Seat
+    from uitars_nb.sandbox.manager.takeover import SessionControl
     from dataclasses import replace
     class Eventful(SimulatedSession):
         async def observe(self): return replace(await super().observe(), events=(Event(EventKind.DOWNLOAD, f'{self.acts}'),), text='said')

@@ -22,9 +22,9 @@ from uitars_nb.sandbox.browser.clock import ClockConfig
 from uitars_nb.sandbox.jail.jail import Jail, JailConfig
 from uitars_nb.sandbox.mcp_server import serve
 from uitars_nb.sandbox.tools.mcp_tools import Toolbox, ToolServer
-from uitars_nb.sandbox.tools.search import Corpus, WebPage
+from uitars_nb.sandbox.tools.search import PageCorpus, WebPage
 from uitars_nb.sandbox.tools.session import ToolConfig, ToolSession
-from uitars_nb.tasks.base import Verdict
+from uitars_nb.tasks.base import Outcome
 
 pytestmark = pytest.mark.timeout(180)
 CONFIG = ToolConfig(JailConfig(LIMITS))
@@ -148,7 +148,7 @@ async def test_providers(session):
     assert 'Nothing was found' in await do(session, Action('Search', dict(query='xyzzy')))
     session.provider = Own()
     assert 'https://a.example' in await do(session, Action('Search', dict(query='x')))
-    with pytest.raises(FileNotFoundError, match='come with the repository'): Corpus('/nowhere/pages.jsonl')
+    with pytest.raises(FileNotFoundError, match='come with the repository'): PageCorpus('/nowhere/pages.jsonl')
 
 
 # Episodes
@@ -164,7 +164,7 @@ class Sums:
     async def verify(self, session, spec):
         try: right = (await session.jail.read('sum.txt')).strip() == b'6'
         except FileNotFoundError: right = False
-        return Verdict(float(right), right, right)
+        return Outcome(float(right), right, right)
 
     async def oracle(self, session, spec):
         yield bash('cat numbers.txt')

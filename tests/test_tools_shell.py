@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.escapes import LIMITS
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
-from uitars_nb.sandbox.jail.bubblewrap import Limits
+from uitars_nb.sandbox.jail.bubblewrap import JailLimits
 from uitars_nb.sandbox.tools.editor import Editor, inserted, replaced
 from uitars_nb.sandbox.jail.jail import Jail, JailConfig
 from uitars_nb.sandbox.tools.kernel import Kernel
-from uitars_nb.sandbox.jail.output import Tape, clean, cut
+from uitars_nb.sandbox.jail.output import BoundedOutput, clean, cut
 from uitars_nb.sandbox.tools.shell import Shell
 from uitars_nb.sandbox.tools.session import ToolConfig, ToolSession
 
@@ -193,7 +193,7 @@ async def test_output_is_cut(shell):
 
 
 async def test_no_room_for_another_program():
-    async with Jail(JailConfig(Limits(processes=16, memory=256 << 20, disk=1 << 20, tmp=1 << 20))) as jail:
+    async with Jail(JailConfig(JailLimits(processes=16, memory=256 << 20, disk=1 << 20, tmp=1 << 20))) as jail:
         shell = Shell(jail)
         assert 'Resource temporarily unavailable' in (await shell.run('for i in $(seq 40); do sleep 60 & done 2>&1', 1)).output
         for attempt in range(3): answer = await shell.run('C-c', .2)
@@ -207,7 +207,7 @@ def test_clean_and_cut():
     assert clean('x\x1b') == 'x' and clean('a\tb\x00') == 'a\tb'
     assert clean('\x1b]' * 100_000).count('\x1b') == 0
     assert cut('x' * 100, 100) == 'x' * 100
-    tape = Tape(1000)
+    tape = BoundedOutput(1000)
     for i in range(5000): tape.add(b'%04d\n' % i)
     assert tape.gone and len(tape.head) + len(tape.tail) <= 3000
     text = tape.take(2000)

@@ -12,14 +12,14 @@ from uitars_nb.flywheel.rewards import Reward
 from uitars_nb.model.engine.batching import load_weights
 from uitars_nb.model.engine.sampling import nucleus
 from uitars_nb.model.value import Critic
-from uitars_nb.train.collector import Batch, Collector
+from uitars_nb.train.collector import RolloutBatch, Collector
 from uitars_nb.rl.shaping import Shaping
 from uitars_nb.train import ppo, update
-from uitars_nb.train.experience import gather, group_advantages, minibatches, outcome_rewards, parts, token_rewards
-from uitars_nb.train.rollout_metrics import together
+from uitars_nb.train.experience import build_experience, group_advantages, minibatches, outcome_rewards, micro_batches, token_rewards
+from uitars_nb.train.rollout_metrics import reduce_metrics
 from uitars_nb.train.ppo import PPO, PPOConfig, batch_targets
 from uitars_nb.train.reinforce import _latest
-from uitars_nb.train.update import Objective, Targets, actor_loss, old_logps, part_logits, renormalised, row_batch, shares, totals
+from uitars_nb.train.update import Objective, Targets, actor_loss, old_logps, part_logits, nucleus_correction, collate_micro_batch, token_weights, loss_normalisers
 
 from tests import sft_run
 
@@ -47,7 +47,7 @@ def policy():
 @pytest.fixture(scope='module')
 def exp(policy):
     trajs = [trajectory(policy, 0, True, malformed=[1]), trajectory(policy, 1, False), trajectory(policy, 2, True)]
-    return gather(trajs, [Reward(float(o.success), o.success) for o in trajs])
+    return build_experience(trajs, [Reward(float(o.success), o.success) for o in trajs])
 
 
 def test_malformed_tokens_are_those_of_malformed_replies(exp):
@@ -61,12 +61,12 @@ def test_what_stands_beside_the_surrogate_by_hand(mean, policy, exp):
     n = len(exp.behaviour_N)
     old = old_logps(policy, exp)
     targets = Targets(old, torch.linspace(-1, 1, n), reference_N=old + torch.linspace(-.5, .5, n))
-    part, = parts(exp, np.arange(9), 1 << 20)
+    part, = micro_batches(exp, np.arange(9), 1 << 20)
     def terms(**weights):
         policy.model.zero_grad()
-        actor_loss(policy, exp, part, targets, Objective(mean=mean, **weights), *totals(exp, [part], mean)).loss.backward()
+        actor_loss(policy, exp, part, targets, Objective(mean=mean, **weights), *loss_normalisers(exp, [part], mean)).loss.backward()
         return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
-    logits, ids = part_logits(policy, row_batch(policy, exp, part), 1.)
+    logits, ids = part_logits(policy, collate_micro_batch(policy, exp, part), 1.)
     logp_nV = logits.log_softmax(-1)
     logp = logp_nV[torch.arange(n), ids]
     traj = exp.traj_R.repeat_interleave(exp.length_R)[part.at]
@@ -88,8 +88,8 @@ def test_what_is_alike_has_its_own_mean_in_every_minibatch(mean, n, exp):
     "Also where the turns of a trajectory lie in several."
     whole = 0.
     for some in minibatches(exp, n, 1, np.random.default_rng(0)):
-        total, won = totals(exp, some, mean)
-        assert sum(float(shares(exp, o, mean).sum()) for o in some) / total == pytest.approx(1.) and won <= total
+        total, won = loss_normalisers(exp, some, mean)
+        assert sum(float(token_weights(exp, o, mean).sum()) for o in some) / total == pytest.approx(1.) and won <= total
         whole += total
     assert whole == pytest.approx(len(exp) if mean == 'sequence' else len(exp.behaviour_N))
 
@@ -99,7 +99,7 @@ def test_advantages_are_whitened_over_all_devices(algorithm, policy, monkeypatch
     "One device (a thread here) won everything and the other nothing: each alone would learn nothing."
     sides = [[trajectory(policy, k, won) for k in some] for some, won in (((0, 1), True), ((2, 3), False))]
     def found(trajs):
-        exp = gather(trajs, [Reward(float(o.success), o.success) for o in trajs])
+        exp = build_experience(trajs, [Reward(float(o.success), o.success) for o in trajs])
         values = torch.full((len(exp.behaviour_N),), .5)
         return batch_targets(exp, values, values, PPOConfig(algorithm)).adv_N
     whole, numbers, meet = found(sum(sides, [])), {}, threading.Barrier(2, timeout=30)
@@ -109,7 +109,7 @@ def test_advantages_are_whitened_over_all_devices(algorithm, policy, monkeypatch
         out = sum(numbers.values()) / 2
         meet.wait()
         return out
-    monkeypatch.setattr(ppo, 'over_devices', mean)
+    monkeypatch.setattr(ppo, 'reduce_over_devices', mean)
     with ThreadPoolExecutor(2) as pool: each = torch.cat([*pool.map(found, sides)])
     assert whole.abs().min() > .1
     torch.testing.assert_close(each, whole)
@@ -119,7 +119,7 @@ def test_two_visits_to_an_instance_are_two_groups(policy):
     "What other weights sampled of the same instance, later, is no baseline: the one failure of the first visit is judged by its own three successes."
     wins = [(True, True, True, False), (True, False, False, False)]
     trajs = [replace(trajectory(policy, k, won), id=f'rl/{visit:06}-{k}.0') for visit, some in zip((1, 9), wins) for k, won in enumerate(some)]
-    exp = gather(trajs, [Reward(float(o.success), o.success) for o in trajs])
+    exp = build_experience(trajs, [Reward(float(o.success), o.success) for o in trajs])
     assert exp.group_B.tolist() == [0] * 4 + [1] * 4
     adv_B = [float(group_advantages(exp)[exp.traj_R.repeat_interleave(exp.length_R) == b].mean()) for b in range(8)]
     assert adv_B[3] == pytest.approx(-1.5, abs=.01) and adv_B[4] == pytest.approx(1.5, abs=.01)
@@ -142,11 +142,11 @@ def test_what_is_drawn_from_a_nucleus_teaches_nothing_where_all_is_alike():
     assert 1 < (q > 0).sum() < 40
     q = q / q.sum()
     logp = logits.log_softmax(-1)
-    drawn = logp - renormalised(logits[None], .9)
+    drawn = logp - nucleus_correction(logits[None], .9)
     assert torch.equal(drawn, logp)     # ratios stay what they are
     slope = lambda x: torch.autograd.grad((q * x).sum(), logits, retain_graph=True)[0]
     assert slope(drawn).norm() < 1e-6 < 1e-2 < slope(logp).norm()
-    assert renormalised(logits[None], 1.) == 0
+    assert nucleus_correction(logits[None], 1.) == 0
 
 
 def test_a_policy_that_earns_alike_does_not_spread():
@@ -156,7 +156,7 @@ def test_a_policy_that_earns_alike_does_not_spread():
         logits = torch.zeros(32).index_fill(0, torch.arange(3), 3.).requires_grad_()
         for _ in range(300):
             ids = torch.multinomial(nucleus(logits.detach().softmax(-1)[None], torch.tensor([.8]))[0], 64, replacement=True)
-            logp = logits.log_softmax(-1) - (renormalised(logits[None], .8) if honest else 0)
+            logp = logits.log_softmax(-1) - (nucleus_correction(logits[None], .8) if honest else 0)
             slope, = torch.autograd.grad(.2 * logp[ids].mean(), logits)   # the loss of an advantage of -.2
             logits = (logits - slope).detach().requires_grad_()
         return torch.distributions.Categorical(logits=logits).entropy().item()
@@ -182,7 +182,7 @@ def test_how_far_an_update_has_moved(exp, monkeypatch):
 def test_a_small_batch_is_not_looked_at_twice(monkeypatch):
     "An eighth of the rows, not fewer than 8 and not more than 64."
     looked = []
-    monkeypatch.setattr(ppo, 'parts', lambda exp, rows, tokens: looked.append({*rows.tolist()}) or 1 / 0)
+    monkeypatch.setattr(ppo, 'micro_batches', lambda exp, rows, tokens: looked.append({*rows.tolist()}) or 1 / 0)
     module = PPO(sft_run.small_policy(0.), None, PPOConfig(algorithm='grpo'))
     for n in (5, 12, 64, 200, 5000):
         with pytest.raises(ZeroDivisionError): module.moved(SimpleNamespace(examples=range(n)), None, np.random.default_rng(0))
@@ -194,7 +194,7 @@ def test_a_small_batch_is_not_looked_at_twice(monkeypatch):
 def test_trifles_are_not_blown_up(algorithm, policy):
     "Four successes that the critic foresaw, of which one had a malformed reply."
     trajs = [trajectory(policy, 0, True, malformed=[1] if i == 2 else ()) for i in range(4)]
-    exp = gather(trajs, [Reward(1., True)] * 4)
+    exp = build_experience(trajs, [Reward(1., True)] * 4)
     none = torch.zeros_like(exp.behaviour_N)
     config = PPOConfig(algorithm, shaping=Shaping(format=.01 * exp.max_steps_B[0].item(), overlong=0.))
     adv = batch_targets(exp, none, none + 1, config).adv_N.abs()
@@ -224,7 +224,7 @@ def test_numbers_of_several_devices_become_one_row():
     "Counts are added, shares of nothing are 0, what one device alone knows is its own."
     rows = [{'own_tokens': 3, 'env_failures/env_crash': 1, 'reward': 1., 'tokens_per_s': 2., 'value_loss': float('nan')},
             {'own_tokens': 4, 'env_failures/lost_guest': 2, 'reward': 0., 'tokens_per_s': 3., 'value_loss': float('nan'), 'stop/answer': .5, 'success/a': .25}, {'own_tokens': 5, 'reward': .5, 'tokens_per_s': 4., 'dropped': 2, 'value_loss': float('nan')}]
-    one = together(rows)
+    one = reduce_metrics(rows)
     assert np.isnan(one.pop('value_loss'))
     assert one == {'own_tokens': 12, 'env_failures/env_crash': 1, 'env_failures/lost_guest': 2, 'reward': .5, 'tokens_per_s': 9., 'dropped': 2, 'stop/answer': .5 / 3, 'success/a': .25}
 
@@ -273,11 +273,11 @@ def one_update(looks, gae_lambda_value, precision='32-true'):
     flat = lambda: torch.cat([p.detach().flatten() for p in (*policy.model.parameters(), *critic.parameters())])
     rows, before = [], flat()
     with pytest.MonkeyPatch.context() as m:
-        seen = update.in_parts
-        m.setattr(update, 'in_parts', lambda policy, exp, tokens, model, ask, which=None: rows.append(9 if which is None else len(which)) or seen(policy, exp, tokens, model, ask, which))
+        seen = update.over_micro_batches
+        m.setattr(update, 'over_micro_batches', lambda policy, exp, tokens, model, ask, which=None: rows.append(9 if which is None else len(which)) or seen(policy, exp, tokens, model, ask, which))
         for module in (update, ppo): m.setattr(module, 'after_first', looks)
         trainer = L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator='cpu', precision=precision)
-        trainer.fit(PPO(policy, critic, config), torch.utils.data.DataLoader([Batch(0, trajs, [Reward(float(o.success), o.success) for o in trajs])], batch_size=None))
+        trainer.fit(PPO(policy, critic, config), torch.utils.data.DataLoader([RolloutBatch(0, trajs, [Reward(float(o.success), o.success) for o in trajs])], batch_size=None))
     return before, flat(), rows
 
 
@@ -285,23 +285,23 @@ def one_update(looks, gae_lambda_value, precision='32-true'):
 def test_the_first_minibatch_needs_no_look_of_its_own(gae_lambda_value):
     "Of nine rows three are of the first step; returns that are made of values need all of them."
     _, every, rows = one_update(lambda steps: np.arange(9), gae_lambda_value)
-    _, later, fewer = one_update(update.after_first, gae_lambda_value)
+    _, later, fewer = one_update(update.off_policy_rows, gae_lambda_value)
     assert fewer == [6, 6 if gae_lambda_value == 1 else 9] and sum(rows) == 18
     assert (every - later).abs().max() < 1e-4   # of some hundredths
 
 
 def test_an_update_in_mixed_precision_goes_where_one_in_fp32_goes():
     "With weights in fp32; the processor may have to imitate bf16."
-    before, whole, _ = one_update(update.after_first, 1.)
-    again, mixed, _ = one_update(update.after_first, 1., 'bf16-mixed')
+    before, whole, _ = one_update(update.off_policy_rows, 1.)
+    again, mixed, _ = one_update(update.off_policy_rows, 1., 'bf16-mixed')
     assert torch.equal(before, again) and mixed.dtype == torch.float32 and mixed.isfinite().all()
     assert torch.cosine_similarity(mixed - before, whole - before, dim=0) > .8
 
 
 def test_what_was_said_first_stays(policy, exp):
-    part = parts(exp, np.arange(9), 1)[0]
+    part = micro_batches(exp, np.arange(9), 1)[0]
     x, n = torch.full((len(exp.behaviour_N),), torch.nan), len(part.at)
-    assert update.since(x, part, torch.zeros(n)).tolist() == [0.] * n == update.since(x, part, torch.ones(n)).tolist()
+    assert update.from_update_start(x, part, torch.zeros(n)).tolist() == [0.] * n == update.from_update_start(x, part, torch.ones(n)).tolist()
     assert x.isnan().sum() == len(x) - n
 
 
@@ -312,7 +312,7 @@ def slopes(exp, again):
     critic = Critic.from_policy(policy)
     torch.nn.init.ones_(critic.head.weight)
     PPO(policy, critic, PPOConfig(checkpointing=again))
-    seen, part, n = [], parts(exp, np.arange(9), 1 << 20)[0], len(exp.behaviour_N)
+    seen, part, n = [], micro_batches(exp, np.arange(9), 1 << 20)[0], len(exp.behaviour_N)
     for o in (policy.model, critic.model): o.get_decoder().layers[0].self_attn.register_forward_hook(lambda *_: seen.append(1))
     actor_loss(policy, exp, part, Targets(torch.zeros(n), torch.linspace(-1, 1, n)), Objective(), n, 0.).loss.backward()
     update.critic_loss(critic, policy, exp, part, update.Returns(torch.ones(n), torch.zeros(n)), n).backward()

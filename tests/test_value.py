@@ -12,7 +12,7 @@ from transformers.utils import logging
 from test_policy import KINDS, decisions, home, kinds, lora  # noqa: F401 (home is a fixture)
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
-from uitars_nb.model.value import Critic, watching
+from uitars_nb.model.value import Critic, capture_head_inputs
 
 torch.set_num_threads(1)
 logging.disable_progress_bar()
@@ -37,7 +37,7 @@ def critic_of(policy, shared=False, seed=0):
 def test_a_value_is_the_heads_word_on_the_state_before_the_token(load, kind, shared):
     policy = load(kind)
     batch, critic = policy.collate(decisions(policy)), critic_of(policy, shared)
-    with torch.no_grad(), watching(policy.model) as seen:
+    with torch.no_grad(), capture_head_inputs(policy.model) as seen:
         policy.model(**policy.inputs(batch))
         values = critic.values(batch)
     expected = (seen[0].float() @ critic.head.weight.T)[..., 0][:, :-1]
@@ -127,7 +127,7 @@ def test_one_pass_serves_both_where_they_share(load, kind):
     policy = load(kind)
     batch, critic, passes = policy.collate(decisions(policy)), critic_of(policy, shared=True), []
     hook = policy.model.register_forward_hook(lambda *_: passes.append(1))
-    with watching(policy.model) as seen, torch.no_grad(): logp, values = policy.logps(batch), critic.read(seen[0])
+    with capture_head_inputs(policy.model) as seen, torch.no_grad(): logp, values = policy.logps(batch), critic.read(seen[0])
     hook.remove()
     assert len(passes) == 1
     with torch.no_grad(): assert torch.equal(values, critic.values(batch)[batch['own']]) and torch.equal(logp, policy.logps(batch))
@@ -138,7 +138,7 @@ def test_one_pass_serves_both_where_they_share(load, kind):
 def test_the_critic_of_an_adapted_policy_starts_from_what_that_sees(home, tmp_path, kind):  # noqa: F811
     policy = Policy.from_pretrained(home/kind, dtype=torch.float32, adapter=lora())
     batch = policy.collate(decisions(policy))
-    with torch.no_grad(), watching(policy.model) as seen: policy.logits(batch)
+    with torch.no_grad(), capture_head_inputs(policy.model) as seen: policy.logits(batch)
     critic = critic_of(policy)
     with torch.no_grad(): torch.testing.assert_close(critic.states(batch), seen[0], atol=1e-4, rtol=1e-4)
     assert all(p.requires_grad for p in critic.parameters()) and not any('lora' in k for k in critic.state_dict())

@@ -11,11 +11,11 @@ from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import ActionError
 from uitars_nb.sandbox.desktop.session import DesktopConfig, drop_sockets, jail_for_desktop
 from uitars_nb.sandbox.jail.jail import Jail
-from uitars_nb.sandbox.desktop.remote import Looking
+from uitars_nb.sandbox.desktop.remote import LookTiming
 from uitars_nb.sandbox.desktop.wine import WINDOWS, WindowsSession, link_libraries, own_folders, prefix_archive
 
 wine = pytest.mark.skipif(not shutil.which('wine') or not shutil.which('Xvfb'), reason='Wine or the desktop is not installed: make windows')
-PATIENT = Looking(quiet=.1, most=3, timeout=60)
+PATIENT = LookTiming(quiet=.1, most=3, timeout=60)
 
 
 @pytest.fixture(params=['jail', 'guest'])

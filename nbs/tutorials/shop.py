@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from uitars_nb.tasks.base import SUITES, Verdict, register
+from uitars_nb.tasks.base import SUITES, Outcome, register
 from uitars_nb.tasks.hands import click_on
 
 PAGE = 'data:text/html,' + quote((Path(__file__).parent/'shop.html').read_text())
@@ -32,7 +32,7 @@ class Shop:
         "1 for the right basket, 0 for another; nothing is decided before it is paid."
         basket, paid = await session.evaluate('[basket, paid]')
         right = {*basket} == {*self.order(spec)[1]}
-        return Verdict(float(paid and right), paid and right, done=paid)
+        return Outcome(float(paid and right), paid and right, done=paid)
 
     async def oracle(self, session, spec):
         "Solves it, knowing the page."

@@ -3,7 +3,7 @@ import re
 
 from uitars_nb.agent.loop import Reply
 from uitars_nb.core.types import Action
-from uitars_nb.flywheel.rewards import Reward, Verifier
+from uitars_nb.flywheel.rewards import Reward, TaskVerifier
 from uitars_nb.tasks.hands import click_on
 
 
@@ -22,5 +22,5 @@ class Shopper:
 
 async def thrifty(traj):
     "The verdict, less a tenth for each step beyond two."
-    told = await Verifier()(traj)
+    told = await TaskVerifier()(traj)
     return Reward(told.outcome * max(0., 1 - .1 * max(0, len(traj.steps) - 2)), told.success, 'thrifty')

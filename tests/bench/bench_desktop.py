@@ -11,7 +11,7 @@ from uitars_nb.core.figures import figure, machine, median_interval, record_figu
 from uitars_nb.core.runs import write_json
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.desktop.session import DesktopConfig, DesktopSession
-from uitars_nb.sandbox.desktop.remote import Looking
+from uitars_nb.sandbox.desktop.remote import LookTiming
 
 COMMAND = 'python -m tests.bench desktop'
 SIZE = (1024, 768)
@@ -84,7 +84,7 @@ async def resets(session, n):
 async def measure(steps, rounds):
     "All times."
     times = dict(start_s=await starts(rounds))
-    session = await DesktopSession(DesktopConfig(size=SIZE, looking=Looking(quiet=0))).start()
+    session = await DesktopSession(DesktopConfig(size=SIZE, looking=LookTiming(quiet=0))).start()
     session.display = (await session.ask('GET', '/')).json()['display']
     try:
         await session.launch('editor')

@@ -11,7 +11,7 @@ from tests.bench.bench_engine import REPLY, Episodes, endless, measure
 from tests.bench.bench_ppo import Updates, overhead
 from tests.test_engine import truth
 from tests.tiny_models import write_checkpoint
-from uitars_nb.cli.train import adapted
+from uitars_nb.cli.train import new_adapter_policy
 from uitars_nb.core.figures import Figure, figure, machine, median_interval, ratio, record_figures
 from uitars_nb.core.runs import write_json
 from uitars_nb.model.engine.engine import Engine
@@ -87,7 +87,7 @@ class Clock(L.Callback):
 
 def learns(folder, rounds):
     "An adapter of the large policy learns: the clock of its updates."
-    policy = adapted(str(folder), RANK)
+    policy = new_adapter_policy(str(folder), RANK)
     config, clock = PPOConfig(shared=True, checkpointing=True, epochs=1, minibatches=2, lr=1e-5), Clock(rounds)
     torch.cuda.reset_peak_memory_stats()
     trainer = L.Trainer(max_epochs=1, accelerator='gpu', devices=1, precision='bf16-mixed', logger=False, callbacks=[clock], enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)

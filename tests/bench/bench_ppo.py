@@ -12,10 +12,10 @@ from uitars_nb.core.types import Completion, Observation, Step, StopReason, Task
 from uitars_nb.flywheel.rewards import Reward
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.value import Critic
-from uitars_nb.train.collector import Batch
-from uitars_nb.train.experience import gather, minibatches
+from uitars_nb.train.collector import RolloutBatch
+from uitars_nb.train.experience import build_experience, minibatches
 from uitars_nb.train.ppo import PPO, PPOConfig
-from uitars_nb.train.update import row_batch
+from uitars_nb.train.update import collate_micro_batch
 
 ROUNDS = dict(quick=6, default=8, full=16)
 TRAJECTORIES, TURNS = 32, 2   # of an update; decisions of each
@@ -43,7 +43,7 @@ class Updates(torch.utils.data.IterableDataset):
         rng, number = np.random.default_rng(0), 0
         while True:
             trajs = [trajectory(self.decisions(rng, i), rng, i) for i in range(self.count)]
-            yield Batch(number, trajs, [Reward(o.reward, o.success) for o in trajs])
+            yield RolloutBatch(number, trajs, [Reward(o.reward, o.success) for o in trajs])
             number += 1
 
 
@@ -59,11 +59,11 @@ class Turns(L.Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.ours.append(time.perf_counter() - self.since)
-        exp, rng = gather(batch.trajs, batch.rewards), np.random.default_rng(batch_idx)
+        exp, rng = build_experience(batch.trajs, batch.rewards), np.random.default_rng(batch_idx)
         some = [part for parts in minibatches(exp, self.config.minibatches, self.config.part_tokens, rng) for part in parts]
         began = time.perf_counter()
         for _ in range(self.config.epochs):
-            for part in some: self.one_pass(row_batch(self.policy, exp, part))
+            for part in some: self.one_pass(collate_micro_batch(self.policy, exp, part))
         if module.device.type == 'cuda': torch.cuda.synchronize()
         self.bare.append(time.perf_counter() - began)
         trainer.should_stop = len(self.ours) >= self.rounds + 2

@@ -11,16 +11,16 @@ from uitars_nb.core.figures import Figure, figure, machine, median_interval, rat
 from uitars_nb.core.grammar import describe
 from uitars_nb.core.runs import write_json
 from uitars_nb.flywheel.corpus import Corpus, vocabulary, write_corpus
-from uitars_nb.flywheel.examples import Record
-from uitars_nb.flywheel.streams import Batches, Collate, Numbers, Stream, loader, padding
-from uitars_nb.model.allocation import grain
+from uitars_nb.flywheel.examples import TrainingExample
+from uitars_nb.flywheel.streams import Batches, Collate, BatchNumbers, Stream, loader, padding
+from uitars_nb.model.allocation import padding_multiple
 from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.rendering import Example
 from uitars_nb.model.nano.tokenizer import make_tokenizer
-from uitars_nb.train.devices import compiled
+from uitars_nb.train.devices import compile_layers
 from uitars_nb.train.feed import Feed
-from uitars_nb.train.sft import SFT, SFTConfig, batch_losses, choose_precision, freeze, make_trainer, run_policy, seconds, unused
+from uitars_nb.train.sft import SFT, SFTConfig, batch_losses, choose_precision, freeze, make_trainer, run_policy, time_step, zero_over_outputs
 
 ROUNDS = dict(quick=6, default=12, full=30)
 STEPS, BATCH, RECORDS = 1, 32, 512   # steps of a round; records of a batch and of the corpus
@@ -45,7 +45,7 @@ def record(policy, rng, i):
     messages = [dict(role='user', content=[dict(type='text', text='Click on the "Submit" button.'[:int(rng.integers(10, 30))])]), dict(role='assistant', content=[dict(type='ids', ids=past, text='')]),
                 dict(role='user', content=[dict(type='image', image=page(rng))])]
     reply = policy.dialect.write('click button "Submit"', [Action('click', dict(point=(5 * int(rng.integers(200)), 340)))], (160, 210))
-    return Record(Example(policy.render(messages), np.append(policy.encode(reply), policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'bench', i, dict(targets=np.eye(140, dtype=np.int8)[i % 140]))
+    return TrainingExample(Example(policy.render(messages), np.append(policy.encode(reply), policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'bench', i, dict(targets=np.eye(140, dtype=np.int8)[i % 140]))
 
 
 class Turns(Callback):
@@ -94,16 +94,16 @@ def compiling(policy, stream, rounds, bf16, frozen=()):
     "Seconds of a forward and backward pass over the same batches, a row a round: as the model is, and with compiled layers."
     plain, quick = (Policy(copy.deepcopy(policy.model).train(), policy.processor, policy.dialect) for _ in range(2))
     for o in (plain, quick): freeze(o.model, frozen)
-    batches, rows = Batches(stream, Collate(policy.processor, stream.facts.names, grain())), []
-    with compiled(quick.model):
+    batches, rows = Batches(stream, Collate(policy.processor, stream.facts.names, padding_multiple())), []
+    with compile_layers(quick.model):
         for k in range(rounds + 2):   # the first compiles
-            rows.append([sum(seconds(o, batches[i], bf16) for i in range(2)) for o in (plain, quick)])
+            rows.append([sum(time_step(o, batches[i], bf16) for i in range(2)) for o in (plain, quick)])
     return np.array(rows[2:])
 
 
 def data_rate(stream, policy, rounds, batches=10):
     "Records a second of one core, from the files to tensors, a number a round."
-    it = iter(loader(Batches(stream, Collate(policy.processor, stream.facts.names)), Numbers()))
+    it = iter(loader(Batches(stream, Collate(policy.processor, stream.facts.names)), BatchNumbers()))
     rates = []
     for _ in range(rounds + 1):
         start = time.process_time()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from .playing import ActorConfig, serve
+from .playing import ActorConfig, run_actor
 from ..core.types import Trajectory
 
 # %% ../../nbs/40_agent/16_actor.ipynb #1162c145
@@ -35,7 +35,7 @@ class Actor:
         "A fresh process with the newest weights, which skips every instance that may have begun."
         context = multiprocessing.get_context('spawn')
         self.conn, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(theirs, self.next_config()), daemon=True)
+        process = context.Process(target=run_actor, args=(theirs, self.next_config()), daemon=True)
         process.start()
         theirs.close()
         self.arrived = queue.SimpleQueue()

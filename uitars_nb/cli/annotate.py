@@ -54,8 +54,8 @@ async def proposing(
     plan: Annotation,
 ) -> AsyncIterator[tuple]:
     "What proposes, inside the block: a policy as often as it draws, a random player, or nobody."
-    from uitars_nb.evaluation.policies import acting, script
-    from uitars_nb.flywheel.annotation.interactive import drawing
+    from uitars_nb.evaluation.policies import make_player, script
+    from uitars_nb.flywheel.annotation.interactive import draw_proposals
     if plan.policy == NOBODY: yield (); return
     async with acting(plan.policy, plan.temperature, plan.top_p, plan.max_tokens, plan.seed, plan.dtype, plan.dialect, plan.context) as player:
         yield (player,) if script(plan.policy) else drawing(player, plan.draws)
@@ -64,7 +64,7 @@ async def proposing(
 async def annotate_episodes(
     plan: Annotation,
     out: Path,          # directory of the run
-    desk,               # a `flywheel.annotation.interactive.Desk`
+    desk,               # a `flywheel.annotation.interactive.AnnotationDesk`
     at_once: int = 1,   # episodes under way: one for each annotator; of more, another waits while the policy proposes in the first
 ) -> None:
     "Play what is left of a session, every turn decided at the desk."
@@ -131,7 +131,7 @@ def annotate(
       uitars-nb annotate --suite miniwob/login-user --policy runs/main/after/policy --episodes 5
       uitars-nb train runs/sft2 --start ct --demos runs/annotated
     """
-    from uitars_nb.flywheel.annotation.interactive import Desk
+    from uitars_nb.flywheel.annotation.interactive import AnnotationDesk
     from uitars_nb.flywheel.annotation.page import annotating
     from uitars_nb.sandbox.base import run
     plan = Annotation(suite, policy, split, episodes, first, draws, temperature, top_p, max_tokens, seed, dtype, dialect, context)

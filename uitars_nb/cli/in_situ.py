@@ -65,7 +65,7 @@ def recorded_lines(
     judged,        # `flywheel.annotation.reviews.Reviewed`
 ) -> str:
     "A row for each."
-    from uitars_nb.flywheel.annotation.reviews import verdict_of
+    from uitars_nb.flywheel.annotation.reviews import review_outcome
     said = {True: 'passed', False: 'rejected', None: 'open'}
     state = lambda o: said[verdict_of(o, judged.reviews, judged.needed)] + ', broken off' * o.stop.is_environment
     row = lambda o: [o.id, o.policy, len(o.steps), sum(bool(s.thought) for s in o.steps), judged.twins.get(o.id, ''), state(o), o.task.instruction]
@@ -97,7 +97,7 @@ def recordings(
       uitars-nb recordings runs/recorded --into runs/flywheel
     """
     from uitars_nb.core.store import Store
-    from uitars_nb.flywheel.annotation.reviews import read_reviews, reviewed, verdict_of
+    from uitars_nb.flywheel.annotation.reviews import read_reviews, reviewed, review_outcome
     from uitars_nb.flywheel.routing import route
     from uitars_nb.sandbox.base import run
     trajs, broken = all_recorded(directory)

@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 
 import uitars_nb
 from ..core.allocator import preload
-from ..core.plugins import place_of
+from ..core.plugins import plugin_location
 
 # %% ../../nbs/90_cli/00_main.ipynb #80554021
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -48,7 +48,7 @@ def explain(
 ) -> str:
     "An error in one line; of several that came at once, the first."
     if isinstance(error, ExceptionGroup): return explain(error.exceptions[0])
-    if isinstance(error, ModuleNotFoundError) and error.name and (where := place_of(error)): return f'{error.name} is not installed, and{where} imports it'
+    if isinstance(error, ModuleNotFoundError) and error.name and (where := plugin_location(error)): return f'{error.name} is not installed, and{where} imports it'
     if isinstance(error, ModuleNotFoundError) and error.name: return f"{error.name} is not installed; pip install 'uitars_nb[train]' brings what policies and training need"
     if isinstance(error, OSError) and error.filename and error.strerror: return f'{error.filename}: {error.strerror.lower()}'
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

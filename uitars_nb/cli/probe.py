@@ -34,7 +34,7 @@ def probe(
       uitars-nb probe ./UI-TARS-1.5-7B --dtype auto
     """
     from uitars_nb.core.runs import write_atomic
-    from uitars_nb.evaluation.probing import answers, probe_suite, probe_table, reckoning
+    from uitars_nb.evaluation.probing import probe_answers, probe_suite, probe_table, arithmetic_accuracy
     from uitars_nb.flywheel.perception.probes import tally
     from uitars_nb.model.policy import Policy
     from uitars_nb.sandbox.base import run

@@ -100,7 +100,7 @@ def reinforce(
     from uitars_nb.agent.playing import ActorConfig
     from uitars_nb.tasks.base import suite as instances
     from uitars_nb.train.ppo import PPOConfig
-    from uitars_nb.train.reinforce import fitting_hardware, pretrain_value, reinforce as learn
+    from uitars_nb.train.reinforce import choose_hardware, pretrain_value, reinforce as learn
     from uitars_nb.flywheel.rewards import named_reward
     from uitars_nb.train.sft import check_start
     from uitars_nb.train.value import SHARED_LR, value_config

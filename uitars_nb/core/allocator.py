@@ -10,7 +10,7 @@ import os, sys
 from ctypes.util import find_library
 
 # %% ../../nbs/00_core/16_allocator.ipynb #1dc0a3a9
-CONF = 'thp:always,oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1'   # huge pages; large pieces are kept like small ones, until `model.allocation.give_back`
+CONF = 'thp:always,oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1'   # huge pages; large pieces are kept like small ones, until `model.allocation.release_memory`
 OURS = 'UITARS_PRELOADED'
 
 def preload() -> bool:

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from .evaluate import scores
+from .evaluate import task_scores
 from .report import COLORS
 from .statistics import macro_mean
 
@@ -27,7 +27,7 @@ def within_budget(
     if played.empty: raise ValueError('no episode was played, so there is no success within any budget')
     budgets = list(budgets) or [*range(1, int(played.n_steps.max()) + 1)]
     if min(budgets) < 1: raise ValueError(f'an episode takes a step at least: a budget of {min(budgets)} is none')
-    solved = lambda k: macro_mean(scores(played.assign(success=played.success & (played.n_steps <= k))))
+    solved = lambda k: macro_mean(task_scores(played.assign(success=played.success & (played.n_steps <= k))))
     return pd.DataFrame([solved(k)._asdict() for k in budgets], index=pd.Index(budgets, name='budget'))
 
 # %% ../../nbs/80_evaluation/25_budgets.ipynb #86648e0a

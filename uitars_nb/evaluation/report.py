@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from ..core.runs import write_atomic
 from ..core.types import Observation, StopReason, Trajectory
-from .evaluate import by_task, scores
+from .evaluate import by_task, task_scores
 from .statistics import macro_mean
 
 # %% ../../nbs/80_evaluation/20_report.ipynb #8cad264a
@@ -33,8 +33,8 @@ def headline(
 
 def _sum_up(rows):
     played = rows[~rows.env_failure]
-    reward = macro_mean(scores(rows, 'reward'))
-    success, positive = (str(macro_mean(scores(rows, column))) for column in ('success', 'positive'))
+    reward = macro_mean(task_scores(rows, 'reward'))
+    success, positive = (str(macro_mean(task_scores(rows, column))) for column in ('success', 'positive'))
     return dict(tasks=played.task.nunique(), episodes=len(played), success=success, positive=positive, reward=f'{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]',
                 steps=f'{played.n_steps.mean():.1f}', seconds=f'{played[PARTS].sum(axis=1).mean():.3f}', env_failures=int(rows.env_failure.sum()))
 

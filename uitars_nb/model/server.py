@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROLES', 'FIELDS', 'data_url', 'url_image', 'from_openai', 'PlainText', 'ChatRequest', 'choice', 'chat_reply',
-           'failure', 'make_app', 'listening', 'serving']
+           'error_response', 'make_app', 'listening', 'serving']
 
 # %% ../../nbs/30_model/60_server.ipynb #8346afcb
 import asyncio, base64, hmac, io, secrets, socket, time, uuid
@@ -155,7 +155,7 @@ def chat_reply(
     return out | (dict(prompt_token_ids=done[0].prompt_ids.tolist()) if ask.return_token_ids else {})
 
 # %% ../../nbs/30_model/60_server.ipynb #2c41dbf7
-def failure(
+def error_response(
     status: int,
     message: str,
     kind: str = 'invalid_request_error',
@@ -178,7 +178,7 @@ def make_app(
     @app.middleware('http')
     async def guard(request: Request, call_next):
         scheme, _, given = request.headers.get('authorization', '').partition(' ')
-        if scheme.lower() != 'bearer' or not hmac.compare_digest(given.strip().encode(), token.encode()): return failure(401, 'the token is missing or wrong: send it as Authorization: Bearer TOKEN', 'authentication_error')
+        if scheme.lower() != 'bearer' or not hmac.compare_digest(given.strip().encode(), token.encode()): return error_response(401, 'the token is missing or wrong: send it as Authorization: Bearer TOKEN', 'authentication_error')
         return await call_next(request)
 
     @app.get('/v1/models')
@@ -186,7 +186,7 @@ def make_app(
 
     @app.post('/v1/chat/completions')
     async def chat(request: Request):
-        if len(busy) >= limit: return failure(503, f'{limit} requests are being served: try again later', 'overloaded_error')
+        if len(busy) >= limit: return error_response(503, f'{limit} requests are being served: try again later', 'overloaded_error')
         busy.add(request)
         try: return await _answer(engine, request, name)
         finally: busy.discard(request)
@@ -197,17 +197,17 @@ async def _answer(engine, request, name):
     try:
         ask = ChatRequest.model_validate_json(await request.body())
         ask.check()
-        if ask.model not in ('', name): return failure(404, f'there is no model {ask.model!r} here, only {name!r}', 'not_found_error')
+        if ask.model not in ('', name): return error_response(404, f'there is no model {ask.model!r} here, only {name!r}', 'not_found_error')
         messages = await asyncio.to_thread(lambda: [from_openai(o) for o in ask.messages])
         asked = [asyncio.ensure_future(engine.complete(messages, ask.sampling(i), ask.prompt_cache_key)) for i in range(ask.n)]
         try: done = await _unless_gone(request, asyncio.gather(*asked))
         finally:
             for o in asked: o.cancel()   # where one has failed, nobody waits for the others
-    except ValidationError as e: return failure(400, '; '.join(f'{".".join(map(str, o["loc"]))}: {o["msg"]}' for o in e.errors()))
-    except (ValueError, OverflowError) as e: return failure(400, str(e))
-    except RequestFailed as e: return failure(413, str(e))
-    except Exception as e: return failure(500, f'{type(e).__name__}: {e}', 'server_error')
-    return failure(499, 'the client has gone') if done is None else chat_reply(done, ask, engine.policy, name)
+    except ValidationError as e: return error_response(400, '; '.join(f'{".".join(map(str, o["loc"]))}: {o["msg"]}' for o in e.errors()))
+    except (ValueError, OverflowError) as e: return error_response(400, str(e))
+    except RequestFailed as e: return error_response(413, str(e))
+    except Exception as e: return error_response(500, f'{type(e).__name__}: {e}', 'server_error')
+    return error_response(499, 'the client has gone') if done is None else chat_reply(done, ask, engine.policy, name)
 
 async def _unless_gone(request, replies):
     "The replies; None, and their requests cancelled, where the client hangs up first."

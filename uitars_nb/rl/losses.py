@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Mean', 'MAX_LOG_RATIO', 'masked_mean', 'stale_weights', 'kl_estimate', 'PolicyLoss', 'policy_loss', 'value_loss',
-           'explained_variance', 'constant', 'entropy', 'positive_nll', 'grpo_advantages', 'whiten',
+           'explained_variance', 'is_constant', 'entropy', 'positive_nll', 'grpo_advantages', 'whiten',
            'reinforce_pp_advantages']
 
 # %% ../../nbs/50_rl/10_losses.ipynb #92a488a7
@@ -113,9 +113,9 @@ def explained_variance(
 ) -> float:
     "1 - Var(R - V) / Var(R) over own tokens; NaN where all returns are equal, but for rounding."
     v, r = value_BT[own_BT].double(), ret_BT[own_BT].double()
-    return float('nan') if constant(r) else float(1 - (r - v).var(correction=0) / r.var(correction=0))
+    return float('nan') if is_constant(r) else float(1 - (r - v).var(correction=0) / r.var(correction=0))
 
-def constant(
+def is_constant(
     x: Tensor,  # (n,)
 ) -> bool:
     "Whether numbers differ by no more than sums in fp32 are rounded; true of none."

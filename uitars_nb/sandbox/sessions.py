@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from ..core.plugins import place_of
+from ..core.plugins import plugin_location
 from ..core.types import StopReason
 from .base import EnvironmentFailure, Session, limited
 from .browser.session import BrowserConfig, BrowserSession
@@ -115,7 +115,7 @@ class SessionPool:
                 async with limited(self.seconds) as limit: place = await self._open()
                 async with limited(self.seconds) as limit: await place[1].reset()
                 return place
-            except Exception as e: trouble, why = e, f'no answer within {self.seconds:g} s' if limit.expired() else f'{e}' if isinstance(e, EnvironmentFailure) else f'{type(e).__name__}: {e}{place_of(e)}'
+            except Exception as e: trouble, why = e, f'no answer within {self.seconds:g} s' if limit.expired() else f'{e}' if isinstance(e, EnvironmentFailure) else f'{type(e).__name__}: {e}{plugin_location(e)}'
             except BaseException:
                 if place: await self._drop(place)
                 raise

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from ..core.types import Action, TaskSpec
-from .base import SUITES, Verdict, own_page, register
+from .base import SUITES, Outcome, own_page, register
 from .hands import click_on
 
 # %% ../../nbs/20_tasks/40_corridor.ipynb #1fab80d2
@@ -50,12 +50,12 @@ class Corridor:
         await session.evaluate('rooms => begin(rooms)', rooms(spec.seed, self.rooms))
         return replace(spec, instruction=INSTRUCTION)
 
-    async def verify(self, session, spec: TaskSpec) -> Verdict:
+    async def verify(self, session, spec: TaskSpec) -> Outcome:
         "1 behind the last door, 0 before it."
         state = await session.evaluate(STATE)
-        if state is None: return Verdict(done=True, info=dict(reason='left the page'))
-        if state['opened'] is None: return Verdict(info=dict(room=state['room'] + 1, key=state['key']))
-        return Verdict(float(state['opened']), state['opened'], True, dict(key=state['key']))
+        if state is None: return Outcome(done=True, info=dict(reason='left the page'))
+        if state['opened'] is None: return Outcome(info=dict(room=state['room'] + 1, key=state['key']))
+        return Outcome(float(state['opened']), state['opened'], True, dict(key=state['key']))
 
     async def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "Takes the key and walks."

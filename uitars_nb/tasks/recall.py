@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PEOPLE', 'LETTERS', 'CHOICES', 'BROWSER', 'STATE', 'INSTRUCTION', 'DEPTHS', 'KINDS', 'CHARACTERS', 'CELL',
-           'GRID_SIZE', 'Problem', 'draw_codes', 'page', 'question', 'problem', 'Recall', 'cells', 'learn_glyphs',
+           'GRID_SIZE', 'RecallProblem', 'draw_codes', 'page', 'question', 'problem', 'Recall', 'cells', 'learn_glyphs',
            'read_screen']
 
 # %% ../../nbs/20_tasks/30_recall.ipynb #e2cdd6c1
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.types import Action, TaskSpec
 from ..sandbox.browser.session import BrowserConfig
-from .base import SUITES, Verdict, own_page, register
+from .base import SUITES, Outcome, own_page, register
 from .hands import click_on, look
 
 # %% ../../nbs/20_tasks/30_recall.ipynb #4589dcca
@@ -25,7 +25,7 @@ LETTERS = 'BCDFGHJKLMNPQRSTVWXZ'  # of codes, four each: no vowels, so no words
 CHOICES = 6
 
 @dataclass(frozen=True)
-class Problem:
+class RecallProblem:
     "One instance: its screens, and what is asked on the last of them."
     screens: tuple[dict, ...]   # each {'lines': [text, ...], 'buttons': [{'row', 'col', 'label', 'choice'?}, ...]}
     person: str                 # whose code is asked for
@@ -67,7 +67,7 @@ def problem(
     pages: int,       # before the question
     people: int = 1,  # whose codes are told
     scattered: bool = False,  # in the first half; else on the first pages
-) -> Problem:
+) -> RecallProblem:
     "The problem of `seed`. Raises `ValueError` where there are too few pages for the people, or too many people."
     room = pages // 2 if scattered else pages
     if not 0 < people <= min(room, CHOICES - 1, len(PEOPLE)): raise ValueError(f'{people} people do not fit {pages} pages and {CHOICES} choices')
@@ -81,7 +81,7 @@ def problem(
     wrong = true[:asked] + true[asked + 1:] + rng.sample(old, min(len(old), CHOICES // 2)) + unseen
     choices = rng.sample([true[asked], *wrong[:CHOICES - 1]], CHOICES)
     screens = *(page(rng, text, i + 1, pages) for i, text in enumerate(told)), question(names[asked], choices)
-    return Problem(screens, names[asked], true[asked], tuple(choices))
+    return RecallProblem(screens, names[asked], true[asked], tuple(choices))
 
 # %% ../../nbs/20_tasks/30_recall.ipynb #f451931c
 BROWSER = BrowserConfig(size=(160, 210))  # 20 x 13 cells of 8 x 16 pixels, and 2 pixels
@@ -103,7 +103,7 @@ class Recall:
         "Every page, the question, and a few detours."
         return self.pages + 6
 
-    def problem(self, spec: TaskSpec) -> Problem:
+    def problem(self, spec: TaskSpec) -> RecallProblem:
         "What `spec` asks."
         return problem(spec.seed, self.pages, self.people, self.scattered)
 
@@ -114,13 +114,13 @@ class Recall:
         await session.evaluate('screens => begin(screens)', list(p.screens))
         return replace(spec, instruction=INSTRUCTION, params=dict(spec.params) | dict(fields=dict(person=p.person, code=p.code)))
 
-    async def verify(self, session, spec: TaskSpec) -> Verdict:
+    async def verify(self, session, spec: TaskSpec) -> Outcome:
         "1 for the right code, -1 for a wrong one."
         state = await session.evaluate(STATE)
-        if state is None: return Verdict(-1., done=True, info=dict(reason='left the page'))
-        if state['chosen'] is None: return Verdict(info=dict(page=state['at'] + 1))
+        if state is None: return Outcome(-1., done=True, info=dict(reason='left the page'))
+        if state['chosen'] is None: return Outcome(info=dict(page=state['at'] + 1))
         right = state['chosen'] == self.problem(spec).code
-        return Verdict(1. if right else -1., right, True, dict(chosen=state['chosen']))
+        return Outcome(1. if right else -1., right, True, dict(chosen=state['chosen']))
 
     async def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "Turns every page and presses the right code."

@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.utils.data import DataLoader
 
 from ..flywheel.examples import Source
-from ..flywheel.streams import Batches, Collate, Numbers, Once, Stream, loader
+from ..flywheel.streams import Batches, Collate, BatchNumbers, OnePass, Stream, loader
 
 # %% ../../nbs/70_train/07_feed.ipynb #918b733f
 class Feed(L.LightningDataModule):
@@ -45,14 +45,14 @@ class Feed(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         "This device's batches, without end."
         start = -(-self.done // self.group) * self.group  # a step begins with the first of its batches
-        return self._loader(Batches(self.stream, self.collate, self.group), Numbers(start + self.trainer.global_rank, self.trainer.world_size))
+        return self._loader(Batches(self.stream, self.collate, self.group), BatchNumbers(start + self.trainer.global_rank, self.trainer.world_size))
 
     def val_dataloader(self) -> DataLoader | list:
         "This device's share of the validation records; all of them where every device has to take part in every forward pass."
         if self.validation is None: return []
         n, devices = len(self.validation), self.trainer.world_size
         if n < devices: raise ValueError(f'{n} validation records are too few for {devices} devices: each needs one; give more, or no validation')
-        once, together = Once(self.validation, self.collate, min(self.stream.batch, n // devices)), isinstance(self.trainer.strategy, ModelParallelStrategy)
+        once, together = OnePass(self.validation, self.collate, min(self.stream.batch, n // devices)), isinstance(self.trainer.strategy, ModelParallelStrategy)
         return self._loader(once, range(len(once)) if together else range(self.trainer.global_rank, len(once), self.trainer.world_size))
 
     def _loader(self, batches, numbers): return loader(batches, numbers, self.workers, pin=self.trainer.strategy.root_device.type == 'cuda')

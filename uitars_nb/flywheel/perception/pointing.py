@@ -9,27 +9,27 @@ __all__ = ['LONG', 'CLICK', 'LINE', 'NAMED', 'THE', 'CONTROLS', 'CHOOSE', 'INTO'
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #1b04b703
 from .labels import SHAPES
-from .words import Question, asks, called, look_of, of_kind, only, point_at, where, whole, words
+from .words import Question, question_family, element_word, normalised_text, of_kind, unique_items, point_at, where, fully_visible, words
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #f415d424
 LONG = 40  # characters; a longer text is not quoted in an instruction
 CLICK = ['Click on "{}".', 'Click "{}".', 'click on the word "{}"', 'Find "{}" and click it.', 'Point at "{}".']
 
-@asks('point_word', 5)
+@question_family('point_word', 5)
 def point_word(page, rng):
     "A word."
     found = words(page)
-    for o in only(found, lambda o: look_of(o.text)):
+    for o in unique_items(found, lambda o: normalised_text(o.text)):
         yield point_at('point_word', rng.choice(CLICK).format(o.text), f'"{o.text}"', o.box, page, len(found))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #4166ec48
 LINE = ['Click on the line "{}".', 'Click the text "{}".']
 
-@asks('point_line', 1.5)
+@question_family('point_line', 1.5)
 def point_line(page, rng):
     "A line of text."
-    lines = [o for o in of_kind(page, 'text') if whole(o)]
-    for o in only(lines, lambda o: look_of(o.text)):
+    lines = [o for o in of_kind(page, 'text') if fully_visible(o)]
+    for o in unique_items(lines, lambda o: normalised_text(o.text)):
         if ' ' not in o.text or len(o.text) > LONG: continue
         yield point_at('point_line', rng.choice(LINE).format(o.text), f'text "{o.text}"', o.box, page, len(lines))
 
@@ -37,15 +37,15 @@ def point_line(page, rng):
 NAMED = ('button', 'link', 'tab', 'section', 'item', 'option', 'heading', 'cell', 'titlebar')
 THE = ['Click the {} "{}".', 'Click on the "{1}" {0}.']
 
-@asks('point_element', 4)
+@question_family('point_element', 4)
 def point_element(page, rng):
     "An element by its kind and words."
     things = of_kind(page, *NAMED)
-    for o in only([o for o in things if o.text], lambda o: (o.kind, look_of(o.text))):
-        if not whole(o) or len(o.text) > LONG: continue
+    for o in unique_items([o for o in things if o.text], lambda o: (o.kind, normalised_text(o.text))):
+        if not fully_visible(o) or len(o.text) > LONG: continue
         say = rng.choice([*THE, 'Press the {} "{}".'] if o.kind == 'button' else THE)
         alike = sum(p.kind == o.kind for p in things)
-        yield point_at('point_element', say.format(called(o), o.text), f'{called(o)} "{o.text}"', o.box, page, alike)
+        yield point_at('point_element', say.format(element_word(o), o.text), f'{element_word(o)} "{o.text}"', o.box, page, alike)
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #c8c1ea14
 CONTROLS = ('checkbox', 'radio', 'field', 'textarea', 'select', 'slider')
@@ -53,45 +53,45 @@ CHOOSE = {'checkbox': ['Select {1}.', 'Click the check box next to "{1}".', 'Cli
     'radio': ['Select {1}.', 'Choose the radio button "{1}".']}
 INTO = ['Click the {0} "{1}".', 'Click into the {0} labelled "{1}".']
 
-@asks('point_control', 4)
+@question_family('point_control', 4)
 def point_control(page, rng):
     "A control by its label."
     things = of_kind(page, *CONTROLS)
-    for o in only([o for o in things if o.label], lambda o: (called(o), look_of(o.label))):
-        if not whole(o) or len(o.label) > LONG: continue
-        say, alike = rng.choice(CHOOSE.get(o.kind, INTO)), sum(called(p) == called(o) for p in things)
-        yield point_at('point_control', say.format(called(o), o.label), f'{called(o)} "{o.label}"', o.box, page, alike)
+    for o in unique_items([o for o in things if o.label], lambda o: (element_word(o), normalised_text(o.label))):
+        if not fully_visible(o) or len(o.label) > LONG: continue
+        say, alike = rng.choice(CHOOSE.get(o.kind, INTO)), sum(element_word(p) == element_word(o) for p in things)
+        yield point_at('point_control', say.format(element_word(o), o.label), f'{element_word(o)} "{o.label}"', o.box, page, alike)
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #319eb367
 SHAPE = ['Click the {} {}.', 'Click on the {} {}.', 'Point at the {} {}.']
 
-@asks('point_shape', 4)
+@question_family('point_shape', 4)
 def point_shape(page, rng):
     "A shape by colour and form."
     things = [o for o in of_kind(page, *SHAPES) if o.colour]
-    for o in only(things, lambda o: (o.colour, o.kind)):
-        if not whole(o): continue
+    for o in unique_items(things, lambda o: (o.colour, o.kind)):
+        if not fully_visible(o): continue
         yield point_at('point_shape', rng.choice(SHAPE).format(o.colour, o.kind), f'{o.colour} {o.kind}', o.box, page, len(things))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #10bea7b1
 COLOUR = ['Click on the {} shape.', 'Click the {} one.']
 
-@asks('point_colour', 5)
+@question_family('point_colour', 5)
 def point_colour(page, rng):
     "A shape by its colour."
     things = [o for o in of_kind(page, *SHAPES) if o.colour]
-    for o in only(things, lambda o: o.colour):
-        if not whole(o): continue
+    for o in unique_items(things, lambda o: o.colour):
+        if not fully_visible(o): continue
         say = rng.choice([*COLOUR, 'Click on the {} colored box.'] if o.kind == 'square' else COLOUR)
         yield point_at('point_colour', say.format(o.colour), f'{o.colour} {o.kind}', o.box, page, len(things))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #7de306c6
-@asks('point_ink')
+@question_family('point_ink')
 def point_ink(page, rng):
     "A line of text by its colour."
     lines = [o for o in of_kind(page, 'text') if o.ink]
-    for o in only(lines, lambda o: o.ink):
-        if not whole(o) or o.ink in ('black', 'white', 'grey') or len(o.text) > LONG: continue
+    for o in unique_items(lines, lambda o: o.ink):
+        if not fully_visible(o) or o.ink in ('black', 'white', 'grey') or len(o.text) > LONG: continue
         yield point_at('point_ink', f'Click the {o.ink} text.', f'"{o.text}"', o.box, page, len(lines))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #637bb7da
@@ -100,30 +100,30 @@ SINGLE = {'close': ['Close the dialog.', 'Click the "x" of the dialog.'], 'butto
     'select': ['Open the list.', 'Click the drop-down list.'], 'handle': ['Click the handle of the slider.'],
     'checkbox': ['Click the check box.'], 'link': ['Click the link.'], 'canvas': ['Click the canvas.']}
 
-@asks('point_only', 1.5)
+@question_family('point_only', 1.5)
 def point_only(page, rng):
     "The one thing of its kind."
-    for o in only(page.elements, lambda o: o.kind):
-        if o.kind not in SINGLE or not whole(o): continue
-        name = 'close button' if o.kind == 'close' else called(o)
+    for o in unique_items(page.elements, lambda o: o.kind):
+        if o.kind not in SINGLE or not fully_visible(o): continue
+        name = 'close button' if o.kind == 'close' else element_word(o)
         yield point_at('point_only', rng.choice(SINGLE[o.kind]), name, o.box, page)
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #b0639899
-@asks('point_icon', 1.5)
+@question_family('point_icon', 1.5)
 def point_icon(page, rng):
     "An icon by its name."
     things = [o for o in of_kind(page, 'icon') if o.text and not o.text.startswith('ui-')]
-    for o in only(things, lambda o: o.text):
+    for o in unique_items(things, lambda o: o.text):
         name = f"{o.text.replace('-', ' ')} icon"
-        if whole(o): yield point_at('point_icon', f'Click the {name}.', name, o.box, page, len(things))
+        if fully_visible(o): yield point_at('point_icon', f'Click the {name}.', name, o.box, page, len(things))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #dae53752
-@asks('locate', 20)
+@question_family('locate', 20)
 def locate(page, rng):
     "Where a word, a shape or a control is."
-    names = [(f'"{o.text}"', o.box) for o in only(words(page), lambda o: look_of(o.text))]
-    shapes = [o for o in of_kind(page, *SHAPES) if o.colour and whole(o)]
-    names += [(f'{o.colour} {o.kind}', o.box) for o in only(shapes, lambda o: (o.colour, o.kind))]
-    controls = [o for o in of_kind(page, *CONTROLS) if o.label and whole(o) and len(o.label) <= LONG]
-    names += [(f'{called(o)} "{o.label}"', o.box) for o in only(controls, lambda o: (called(o), look_of(o.label)))]
+    names = [(f'"{o.text}"', o.box) for o in unique_items(words(page), lambda o: normalised_text(o.text))]
+    shapes = [o for o in of_kind(page, *SHAPES) if o.colour and fully_visible(o)]
+    names += [(f'{o.colour} {o.kind}', o.box) for o in unique_items(shapes, lambda o: (o.colour, o.kind))]
+    controls = [o for o in of_kind(page, *CONTROLS) if o.label and fully_visible(o) and len(o.label) <= LONG]
+    names += [(f'{element_word(o)} "{o.label}"', o.box) for o in unique_items(controls, lambda o: (element_word(o), normalised_text(o.label)))]
     for name, box in names: yield Question('locate', name, where(box, page), tuple(box), tuple(box), len(names))

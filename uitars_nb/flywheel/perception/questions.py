@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from . import pointing
 from . import telling  # they fill FAMILIES
 from .labels import SHAPES, Element, LabelledPage
-from .words import FAMILIES, Question, called, hits, only
+from .words import FAMILIES, Question, element_word, hits, unique_items
 
 # %% ../../../nbs/60_flywheel/00_perception/25_questions.ipynb #5a974ccd
 def ask(
@@ -36,7 +36,7 @@ def changes(
     after: LabelledPage,
 ) -> list[str]:
     "What is different on the second screen, in words."
-    old, new = ({_same(o): o for o in only(_things(page), _same)} for page in (before, after))
+    old, new = ({_same(o): o for o in unique_items(_things(page), _same)} for page in (before, after))
     told = [text for k in old if k in new for text in _differs(old[k], new[k])]
     gone, came = ([_named(d[k]) for k in d if k not in e] for d, e in ((old, new), (new, old)))
     return told + [f'{o} is gone' for o in gone if o] + [f'{o} has appeared' for o in came if o]
@@ -48,11 +48,11 @@ def _same(o):
     if o.kind in ('field', 'textarea', 'select'): return o.kind, o.box
     return (o.kind, o.text, o.box) if o.kind in ('text', *SHAPES) else (o.kind, o.label or o.text)
 
-def _named(o): return f'{called(o)} "{o.text or o.label}"' if (o.text or o.label) and len(o.text) <= 40 else ''
+def _named(o): return f'{element_word(o)} "{o.text or o.label}"' if (o.text or o.label) and len(o.text) <= 40 else ''
 
 def _differs(a, b):
     writable = b.kind in ('field', 'textarea', 'select')   # known by its label alone, since its text is what changes
-    name = f'{called(b)} "{known}"' if (known := b.label or ('' if writable else b.text)) else called(b)
+    name = f'{element_word(b)} "{known}"' if (known := b.label or ('' if writable else b.text)) else element_word(b)
     for state in ('checked', 'selected', 'open', 'disabled'):
         if (state in b.states) != (state in a.states): yield f"{name} is {'now' if state in b.states else 'no longer'} {state}"
     if writable and a.text != b.text: yield f'{name} says "{b.text}" instead of "{a.text}"'

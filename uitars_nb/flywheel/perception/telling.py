@@ -10,122 +10,122 @@ __all__ = ['MOST', 'READ', 'SAYING', 'WHICH', 'THINGS', 'read_word', 'name', 're
 from collections import Counter
 
 from .labels import SHAPES
-from .words import asks, called, look_of, of_kind, only, tell, where, whole, words
+from .words import question_family, element_word, normalised_text, of_kind, unique_items, tell, where, fully_visible, words
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #3bef286c
 MOST = 30  # characters of an answer
 READ = ['What word is at {}?', 'Read the word at {}.', 'What does it say at {}?']
 
-@asks('read_word', 5)
+@question_family('read_word', 5)
 def read_word(page, rng):
     "The word at a point."
     for o in words(page):
         if o.box[2] - o.box[0] >= 4: yield tell('read_word', rng.choice(READ).format(where(o.box, page)), o.text, o.box)
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #fdc6fb34
-@asks('name', 16)
+@question_family('name', 16)
 def name(page, rng):
     "The word at a point, asked in the shortest way."
     for o in words(page):
         if o.box[2] - o.box[0] >= 4: yield tell('name', where(o.box, page), o.text, o.box)
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #1cc8abcf
-@asks('read_line', 2)
+@question_family('read_line', 2)
 def read_line(page, rng):
     "The line at a point."
     for o in of_kind(page, 'text'):
-        if not whole(o) or ' ' not in o.text or len(o.text) > 40: continue
+        if not fully_visible(o) or ' ' not in o.text or len(o.text) > 40: continue
         yield tell('read_line', f'Read the line at {where(o.box, page)}.', o.text, o.box)
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #0af66d5b
 SAYING = ('button', 'link', 'tab', 'section', 'option', 'field', 'select')
 
-@asks('read_element', 2)
+@question_family('read_element', 2)
 def read_element(page, rng):
     "The words on the element at a point."
     for o in of_kind(page, *SAYING):
-        if not whole(o) or not 0 < len(o.text) <= MOST: continue
-        yield tell('read_element', f'What is the text of the {called(o)} at {where(o.box, page)}?', o.text, o.box)
+        if not fully_visible(o) or not 0 < len(o.text) <= MOST: continue
+        yield tell('read_element', f'What is the text of the {element_word(o)} at {where(o.box, page)}?', o.text, o.box)
 
-@asks('read_label', 1.5)
+@question_family('read_label', 1.5)
 def read_label(page, rng):
     "The label of the box at a point."
     for o in of_kind(page, 'checkbox', 'radio'):
-        if not whole(o) or not 0 < len(o.label) <= MOST: continue
-        yield tell('read_label', f'What is the label of the {called(o)} at {where(o.box, page)}?', o.label, o.box)
+        if not fully_visible(o) or not 0 < len(o.label) <= MOST: continue
+        yield tell('read_label', f'What is the label of the {element_word(o)} at {where(o.box, page)}?', o.label, o.box)
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #ca589f13
-@asks('value', 1.5)
+@question_family('value', 1.5)
 def value(page, rng):
     "What is in a field, by its label."
     things = of_kind(page, 'field', 'textarea', 'select')
-    for o in only([o for o in things if o.label], lambda o: (called(o), look_of(o.label))):
-        if not whole(o) or 'placeholder' in o.states or len(o.text) > MOST: continue
-        yield tell('value', f'What is in the {called(o)} "{o.label}"?', o.text or 'nothing', o.box, len(things))
+    for o in unique_items([o for o in things if o.label], lambda o: (element_word(o), normalised_text(o.label))):
+        if not fully_visible(o) or 'placeholder' in o.states or len(o.text) > MOST: continue
+        yield tell('value', f'What is in the {element_word(o)} "{o.label}"?', o.text or 'nothing', o.box, len(things))
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #927f5cf5
 WHICH = ['Which colour is the {} at {}?', 'What color is the {} at {}?']
 
-@asks('colour_at', 5)
+@question_family('colour_at', 5)
 def colour_at(page, rng):
     "The colour of the shape at a point."
     for o in of_kind(page, *SHAPES):
-        if not whole(o) or not o.colour: continue
+        if not fully_visible(o) or not o.colour: continue
         yield tell('colour_at', rng.choice(WHICH).format(o.kind, where(o.box, page)), o.colour, o.box)
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #2b410701
 THINGS = 'button link checkbox radio field textarea select tab section icon close handle'.split()
 
-@asks('kind_at', 2)
+@question_family('kind_at', 2)
 def kind_at(page, rng):
     "What is at a point: the word for its kind, and a shape's colour."
     for o in of_kind(page, *SHAPES, *THINGS):
-        name = f'{o.colour} {o.kind}' if o.kind in SHAPES and o.colour else called(o)
-        if whole(o): yield tell('kind_at', f'What is at {where(o.box, page)}?', name, o.box)
+        name = f'{o.colour} {o.kind}' if o.kind in SHAPES and o.colour else element_word(o)
+        if fully_visible(o): yield tell('kind_at', f'What is at {where(o.box, page)}?', name, o.box)
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #840bce82
 def _yes(b): return 'yes' if b else 'no'
 
-@asks('checked', 3)
+@question_family('checked', 3)
 def checked(page, rng):
     "Whether a box is checked, by its place or its label."
     boxes = [o for o in of_kind(page, 'checkbox', 'radio')]
     for o in boxes:
-        if not whole(o): continue
-        yield tell('checked', f'Is the {called(o)} at {where(o.box, page)} checked?', _yes('checked' in o.states), o.box)
-    for o in only([o for o in boxes if o.label], lambda o: look_of(o.label)):
-        if not whole(o): continue
+        if not fully_visible(o): continue
+        yield tell('checked', f'Is the {element_word(o)} at {where(o.box, page)} checked?', _yes('checked' in o.states), o.box)
+    for o in unique_items([o for o in boxes if o.label], lambda o: normalised_text(o.label)):
+        if not fully_visible(o): continue
         yield tell('checked', f'Is "{o.label}" checked?', _yes('checked' in o.states), o.box, len(boxes))
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #a2d54d7c
-@asks('selected')
+@question_family('selected')
 def selected(page, rng):
     "The tab or option that is selected."
     for kind in ('tab', 'option'):
         on = [o for o in of_kind(page, kind) if 'selected' in o.states]
-        if len(on) == 1 and on[0].text and whole(on[0]): yield tell('selected', f'Which {kind} is selected?', on[0].text, on[0].box)
+        if len(on) == 1 and on[0].text and fully_visible(on[0]): yield tell('selected', f'Which {kind} is selected?', on[0].text, on[0].box)
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #05ce17c9
-@asks('count', 1.5)
+@question_family('count', 1.5)
 def count(page, rng):
     "How many shapes or checked boxes there are."
     shapes, boxes = of_kind(page, *SHAPES), of_kind(page, 'checkbox')
-    if shapes and all(map(whole, shapes)):
+    if shapes and all(map(fully_visible, shapes)):
         both = Counter((o.colour, o.kind) for o in shapes)
         pairs = {*both, (rng.choice(shapes).colour, rng.choice(shapes).kind)}
         for colour, kind in sorted(o for o in pairs if o[0]):
             yield tell('count', f'How many {colour} {kind}s are there?', str(both[colour, kind]))
         for kind, n in Counter(o.kind for o in shapes).items(): yield tell('count', f'How many {kind}s are there?', str(n))
-    if boxes and all(map(whole, boxes)):
+    if boxes and all(map(fully_visible, boxes)):
         yield tell('count', 'How many boxes are checked?', str(sum('checked' in o.states for o in boxes)))
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #8e5b32b9
-@asks('list')
+@question_family('list')
 def listing(page, rng):
     "The words of all elements of a kind."
     for kind in ('button', 'link', 'tab', 'section', 'option'):
         things = sorted(of_kind(page, kind), key=lambda o: (o.box[1], o.box[0]))
-        if not 1 < len(things) <= 6 or not all(whole(o) and o.text for o in things): continue
+        if not 1 < len(things) <= 6 or not all(fully_visible(o) and o.text for o in things): continue
         told = ', '.join(o.text for o in things)
         if len(told) <= 2 * MOST: yield tell('list', f'List the {kind}s from top to bottom.', told)
 
@@ -138,11 +138,11 @@ def _next(o, lines, way):
     if not near or abs(near[0].box[0] - o.box[0]) > 3 or (len(near) > 1 and gap(near[1]) < gap(near[0]) + 5): return None
     return near[0]
 
-@asks('beside')
+@question_family('beside')
 def beside(page, rng):
     "The text below or above another."
     lines = of_kind(page, 'text')
-    for o in only([o for o in lines if whole(o)], lambda o: look_of(o.text)):
+    for o in unique_items([o for o in lines if fully_visible(o)], lambda o: normalised_text(o.text)):
         for name, other in (('below', _next(o, lines, 1)), ('above', _next(o, lines, -1))):
-            if not other or not whole(other) or max(len(o.text), len(other.text)) > MOST: continue
+            if not other or not fully_visible(other) or max(len(o.text), len(other.text)) > MOST: continue
             yield tell('beside', f'Which text is directly {name} "{o.text}"?', other.text, other.box)

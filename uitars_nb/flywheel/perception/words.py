@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CALLED', 'Family', 'FAMILIES', 'grid_point', 'hits', 'Question', 'point_at', 'tell', 'where', 'Word', 'words',
-           'look_of', 'only', 'called', 'of_kind', 'whole', 'asks']
+           'normalised_text', 'unique_items', 'element_word', 'of_kind', 'fully_visible', 'question_family']
 
 # %% ../../../nbs/60_flywheel/00_perception/10_words.ipynb #64bbd96b
 import random, re
@@ -126,13 +126,13 @@ def _around(boxes): return (*boxes[:, :2].min(0).tolist(), *boxes[:, 2:].max(0).
 
 # %% ../../../nbs/60_flywheel/00_perception/10_words.ipynb #67caaba8
 _SAME = str.maketrans('I|1O0', 'llloo')
-def look_of(
+def normalised_text(
     text: str,
 ) -> str:
     "What is left of a text when case, punctuation and look-alikes do not count; the text itself where nothing is."
     return re.sub(r'[^\w]+', '', text.translate(_SAME).lower()) or text
 
-def only(
+def unique_items(
     items: Sequence,                # candidates
     key: Callable,                  # what an instruction can say of one
 ) -> list:
@@ -143,7 +143,7 @@ def only(
 # %% ../../../nbs/60_flywheel/00_perception/10_words.ipynb #c2ba160a
 CALLED = {'checkbox': 'box', 'radio': 'radio button', 'select': 'list', 'textarea': 'field', 'titlebar': 'title bar'}
 
-def called(
+def element_word(
     o: Element,
 ) -> str:
     "The word for an element's kind."
@@ -156,7 +156,7 @@ def of_kind(
     "The elements of these kinds."
     return [o for o in page.elements if o.kind in kinds]
 
-def whole(
+def fully_visible(
     o: Element,
 ) -> bool:
     "Whether all of an element and of its words can be seen."
@@ -166,7 +166,7 @@ def whole(
 Family = Callable[[LabelledPage, random.Random], Iterator[Question]]
 FAMILIES: dict[str, tuple[Family, float]] = {}  # kind -> (function, weight)
 
-def asks(
+def question_family(
     kind: str,
     weight: float = 1.,  # how often it is chosen, beside the others
 ) -> Callable[[Family], Family]:

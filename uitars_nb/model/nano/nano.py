@@ -24,10 +24,10 @@ from transformers.processing_utils import MultiModalData
 
 from ...core.coordinates import GRID
 import uitars_nb.model.nano.attention   # registers `blocks`
-from .fine_attention import CloseUp, Glimpse, cell_logits
-from .layers import Decoder, asked
-from .pointing import looks
-from .vision_encoder import CHARACTERS, Stem, spelled, token_grid, waves
+from .fine_attention import FineFeatures, FineCrossAttention, cell_logits
+from .layers import Decoder, query_tokens
+from .pointing import pointing_logits
+from .vision_encoder import CHARACTERS, VisionEncoder, character_embedding, token_grid, sinusoids
 from .tokenizer import IMAGE, VISION_END, VISION_START, column_tokens, row_tokens
 
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #07cf8361
@@ -141,12 +141,12 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def __init__(self, config: NanoVLConfig):
         super().__init__(config)
         text = config.text_config
-        self.stem = Stem(config.stem_channels, config.stem_blocks, text.hidden_size)
+        self.stem = VisionEncoder(config.stem_channels, config.stem_blocks, text.hidden_size)
         self.model = Decoder._from_config(text)
         self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
         self.target = nn.Linear(text.hidden_size, 1)
-        if config.glimpses: self.closeup = CloseUp(config.stem_channels, self.stem.guess.out_channels)
-        for n in config.glimpses: self.model.layers[n] = Glimpse(text.hidden_size, config.stem_channels, n)
+        if config.glimpses: self.closeup = FineFeatures(config.stem_channels, self.stem.guess.out_channels)
+        for n in config.glimpses: self.model.layers[n] = FineCrossAttention(text.hidden_size, config.stem_channels, n)
         self.post_init()
         if self.model.config._attn_implementation == 'sdpa': self.model.set_attn_implementation('blocks')   # `model.nano.attention`
 
@@ -188,7 +188,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         n = sum(map(len, tokens))
         if n != places.sum(): raise ValueError(f'{n} image tokens for {int(places.sum())} places: render prompt and images together')
         seen, shares, fine = torch.cat(tokens).tensor_split([embeds.shape[2], embeds.shape[2] + CHARACTERS - 2], 1)
-        if self.config.letter_ids: seen = seen + 4 * spelled(shares, self.letters if self.learns_to_see else self.letters.detach())   # a stem that stays as it is teaches the letters nothing
+        if self.config.letter_ids: seen = seen + 4 * character_embedding(shares, self.letters if self.learns_to_see else self.letters.detach())   # a stem that stays as it is teaches the letters nothing
         seen, fine = seen.to(embeds.dtype), fine.to(embeds.dtype)
         cells = dict(fine=rows_of(fine, places.sum(1).tolist()), images=places) if fine.shape[1] else {}
         return embeds.masked_scatter(places[..., None], seen), cells
@@ -201,7 +201,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if pixel_values is not None and image_tokens is None: image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
         if self.config.glimpses: kwargs |= dict(cells, names=self.stem.names, letters=self.letters, scenes={})
-        who = None if marks or not self.model.answers_few else asked(logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device)
+        who = None if marks or not self.model.answers_few else query_tokens(logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device)
         out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, output_hidden_states=point_at is not None, asked=who, **kwargs)
         hidden = out.last_hidden_state
         logits = self.lm_head(who.flat(hidden) if who else slice_logits_to_keep(hidden, logits_to_keep))
@@ -214,7 +214,7 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         "(n, P, K): attention logits of the pointers; positions count from 0 in each row."
         cos, sin = self.model.rotary_emb(hidden_states[0], torch.arange(hidden_states[0].shape[1], device=point_at.device)[None])
         layers = [(self.model.layers[n], hidden_states[n], head) for n, head in self.config.pointers]
-        return torch.stack([looks(o.self_attn, o.input_layernorm(h), cos, sin, head, point_at, sight) for o, h, head in layers], 1)
+        return torch.stack([pointing_logits(o.self_attn, o.input_layernorm(h), cos, sin, head, point_at, sight) for o, h, head in layers], 1)
 
     def glances(self, hidden_states: tuple[torch.Tensor, ...], cells: dict, point_at: torch.Tensor, sight: torch.Tensor) -> torch.Tensor:
         "(n, G, K * WITHIN): attention logits of the glimpses."
@@ -242,7 +242,7 @@ def name_places(
     for names, part in ((column_tokens(), slice(0, half)), (row_tokens(), slice(half, None))):
         ids, places = tokenizer.convert_tokens_to_ids(names), torch.linspace(0, 1, len(names))
         weight[ids] = 0
-        weight[ids, part] = scale * waves(places, half).to(weight)
+        weight[ids, part] = scale * sinusoids(places, half).to(weight)
 
 def new_policy(
     tokenizer,       # of `model.nano.tokenizer`

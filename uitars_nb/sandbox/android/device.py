@@ -10,7 +10,7 @@ import asyncio, re, time
 from pathlib import Path
 from shlex import quote
 
-from .adb import Adb, AdbFailure, Trouble, call, devices
+from .adb import Adb, AdbFailure, AdbTrouble, call, devices
 
 # %% ../../../nbs/10_sandbox/50_android/05_device.ipynb #f4bac3e2
 async def state_of(
@@ -28,9 +28,9 @@ async def connect(
     if state != 'unauthorized': await call('connect', adb.serial, config=adb.config)
 
 # %% ../../../nbs/10_sandbox/50_android/05_device.ipynb #f9fd00ab
-STATES = dict(unauthorized=Trouble.UNAUTHORIZED, offline=Trouble.GONE)
-ADVICE = {Trouble.UNAUTHORIZED: 'allow this machine on the screen of the device', Trouble.GONE: 'plug it in, or start it, and look at `adb devices`',
-          Trouble.TIMEOUT: 'it is there, but its system has not booted'}
+STATES = dict(unauthorized=AdbTrouble.UNAUTHORIZED, offline=AdbTrouble.GONE)
+ADVICE = {AdbTrouble.UNAUTHORIZED: 'allow this machine on the screen of the device', AdbTrouble.GONE: 'plug it in, or start it, and look at `adb devices`',
+          AdbTrouble.TIMEOUT: 'it is there, but its system has not booted'}
 
 async def booted(
     adb: Adb,
@@ -51,7 +51,7 @@ async def ready(
 
 async def _not_ready(adb, timeout):
     state = await state_of(adb)
-    trouble = Trouble.TIMEOUT if state == 'device' else STATES.get(state, Trouble.GONE)
+    trouble = AdbTrouble.TIMEOUT if state == 'device' else STATES.get(state, AdbTrouble.GONE)
     return AdbFailure(trouble, f'{adb.serial} is {state or "not there"} after {timeout:g} s: {ADVICE[trouble]}')
 
 # %% ../../../nbs/10_sandbox/50_android/05_device.ipynb #13ca7b6f
@@ -60,7 +60,7 @@ async def install(
     apk: str | Path,          # an APK on this machine
     timeout: float = 300.,   # seconds
 ) -> None:
-    "Install a program. Raises `AdbFailure`: `Trouble.FULL` where there is no room, `Trouble.REFUSED` with the package manager's words."
+    "Install a program. Raises `AdbFailure`: `AdbTrouble.FULL` where there is no room, `AdbTrouble.REFUSED` with the package manager's words."
     if not Path(apk).is_file(): raise FileNotFoundError(f'there is no APK at {apk}')
     await adb.run('install', '-r', '-g', str(apk), timeout=timeout)
 
@@ -100,4 +100,4 @@ async def snapshot(
     if not re.fullmatch(r'emulator-\d+', adb.serial):
         raise ValueError(f'{adb.serial} has no snapshots: only emulators do, whose serials read emulator-5554')
     said = (await adb.run('emu', 'avd', 'snapshot', what, name, timeout=timeout)).decode(errors='replace')
-    if 'KO' in said: raise AdbFailure(Trouble.REFUSED, f'{adb.serial}: {said.strip()}')
+    if 'KO' in said: raise AdbFailure(AdbTrouble.REFUSED, f'{adb.serial}: {said.strip()}')

@@ -17,11 +17,11 @@ import numpy as np
 from ...core.actions import ACTION_SPACE, ActionSpace, arguments, validate
 from ...core.types import Action, Observation, StopReason
 from . import touch
-from .adb import Adb, AdbConfig, AdbFailure, Trouble
+from .adb import Adb, AdbConfig, AdbFailure, AdbTrouble
 from .device import ready, snapshot
 from .apps import LAUNCHABLE, package_of, read_components
 from ..base import ActionError, EnvironmentFailure
-from .facts import FACTS, IN_FRONT, Facts, activity_in, read_facts
+from .facts import FACTS, IN_FRONT, PhoneFacts, activity_in, read_facts
 from .text import ADB_KEYBOARD, type_commands
 from .screencap import BadScreen, png_screen, raw_screen
 
@@ -64,7 +64,7 @@ class AndroidSession:
     def _open(self):
         if self.closed: raise EnvironmentFailure(StopReason.ENV_CRASH, 'the session is closed')
 
-    async def facts(self) -> Facts:
+    async def facts(self) -> PhoneFacts:
         "Size, density, rotation, model and version of the phone."
         return read_facts(await self.adb.shell(FACTS))
 
@@ -124,7 +124,7 @@ async def close(self) -> None:
 
 # %% ../../../nbs/10_sandbox/50_android/35_session.ipynb #d4310c1e
 LOOK = f'echo "$({IN_FRONT})"; screencap'
-AGAIN = {Trouble.GONE, Trouble.CUT, Trouble.SERVER, Trouble.GARBAGE}   # troubles after which a look is worth another try
+AGAIN = {AdbTrouble.GONE, AdbTrouble.CUT, AdbTrouble.SERVER, AdbTrouble.GARBAGE}   # troubles after which a look is worth another try
 
 @_patch(AndroidSession)
 async def _shoot(self):
@@ -134,7 +134,7 @@ async def _shoot(self):
     try: screen = png_screen(data) if self.png else raw_screen(data)
     except BadScreen as e:
         hint = '; `adb shell dumpsys SurfaceFlinger --display-id` lists the displays' if which else ''
-        raise AdbFailure(Trouble.CUT, f'{self.id}: {e}{hint}') from e
+        raise AdbFailure(AdbTrouble.CUT, f'{self.id}: {e}{hint}') from e
     except KeyError: self.png = True; return await self._shoot()
     self.size = screen.shape[1::-1]
     return activity_in(head.decode(errors='replace')), np.ascontiguousarray(screen)
@@ -174,7 +174,7 @@ def click(session, point):
 @_means
 def long_press(session, point):
     "Tap and hold."
-    return [touch.hold(point, session.size, session.config.hold_ms)]
+    return [touch.long_touch(point, session.size, session.config.hold_ms)]
 
 @_means
 def drag(session, start_point, end_point):

@@ -19,8 +19,8 @@ from . import dialogs
 from .addresses import full_address
 from ..base import ActionError
 from .cdp import CdpError
-from .dialogs import Answer
-from .input import chord, key_name
+from .dialogs import DialogAnswer
+from .input import parse_chord, key_name
 from .capture import draw_until
 
 # %% ../../../nbs/10_sandbox/10_browser/45_actions.ipynb #bc8b8530
@@ -177,7 +177,7 @@ SHORTCUTS = {
 @_means
 def hotkey(session, key):
     "Press keys together: for the browser, or for the page."
-    keys = chord(key)
+    keys = parse_chord(key)
     shortcut = SHORTCUTS.get(' '.join([*sorted(k.lower() for k in keys[:-1]), keys[-1].lower()]))
     return shortcut(session) if shortcut else session.hands.hotkey(keys)
 
@@ -203,19 +203,19 @@ async def navigate_back(session):
     await history(session, -1)
 
 async def _leave_dialog(session):
-    if session.page.dialog: await answer(session, session.page, Answer(session.page.dialog.kind == 'beforeunload'))
+    if session.page.dialog: await answer(session, session.page, DialogAnswer(session.page.dialog.kind == 'beforeunload'))
 
 # %% ../../../nbs/10_sandbox/10_browser/45_actions.ipynb #525d6da6
-def act_on_dialog(session, dialog: dialogs.Dialog, name: str, args: dict) -> Answer | None:
+def act_on_dialog(session, dialog: dialogs.Dialog, name: str, args: dict) -> DialogAnswer | None:
     "What an action does to an open dialog; its answer, where the action gives one."
     if name in ('click', 'left_double', 'mouse_up'):
         x, y = pixel(session, args['point']) if args.get('point') else (session.hands.x, session.hands.y)
         return dialogs.click(dialog, x * session.config.scale, y * session.config.scale, session.size)
     if name == 'type': return dialogs.type_text(dialog, args['content'])
-    if name in ('hotkey', 'press'): return dialogs.press(dialog, chord(args['key']))
+    if name in ('hotkey', 'press'): return dialogs.press(dialog, parse_chord(args['key']))
     if name == 'scroll': dialogs.scroll(dialog, dict(up=-1, down=1).get(args['direction'], 0))
 
-async def answer(session, page, given: Answer) -> None:
+async def answer(session, page, given: DialogAnswer) -> None:
     "Close the dialog of a page and wait until the page goes on."
     if page.dialog.kind == 'file': return await choose(session, page, given)
     page.unblock()
@@ -227,7 +227,7 @@ def missing_files(names: list[str], offered: dict[str, str]) -> list[str]:
     paths = {*offered, *offered.values()}
     return [n for n in names if n not in paths]
 
-async def choose(session, page, given: Answer) -> None:
+async def choose(session, page, given: DialogAnswer) -> None:
     "Give the page the chosen files; names that are not there leave the chooser open and say so."
     offered = session.downloads.offered()
     names = [n.strip() for n in given.text.split(';') if n.strip()]

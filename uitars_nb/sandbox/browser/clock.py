@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KERNEL', 'RUN', 'DATES', 'TIMERS', 'FRAMES', 'DRAW', 'HIRED', 'ANIMATIONS', 'NETWORK', 'INSTALL', 'WORKER_TIMEOUT',
-           'BREAK', 'ClockConfig', 'script', 'carry', 'Clock', 'Tab']
+           'BREAK', 'ClockConfig', 'script', 'carry', 'Clock', 'ClockedTab']
 
 # %% ../../../nbs/10_sandbox/10_browser/50_clock.ipynb #6ded9c3a
 import asyncio, json, time
@@ -306,7 +306,7 @@ class Clock:
     ) -> Awaitable:
         "Put a tab or worker under this clock; awaitable, and sent at once."
         if self.config.mode == 'real': return asyncio.gather()
-        tab = self.tabs[cdp] = Tab(cdp, worker)
+        tab = self.tabs[cdp] = ClockedTab(cdp, worker)
         cdp.on('closed', lambda params: self.tabs.pop(cdp, None))
         cdp.on('Target.attachedToTarget', lambda params: self._child(cdp, params))
         source = script(self.config, self._now, self.epoch)
@@ -353,7 +353,7 @@ def _furthest(answers):
 # %% ../../../nbs/10_sandbox/10_browser/50_clock.ipynb #2f6095e9
 BREAK = [('Debugger.enable', {}), ('Debugger.setInstrumentationBreakpoint', dict(instrumentation='beforeScriptExecution'))]
 
-class Tab:
+class ClockedTab:
     "A tab or worker under a clock: its frames' contexts, and what the next document is told."
     def __init__(self, cdp, worker=False):
         self.cdp, self.worker, self.contexts, self.carried = cdp, worker, {}, None

@@ -25,7 +25,7 @@ from .cdp import CdpError, Disconnected
 from .chromium import Chromium, launch
 from .clock import Clock, ClockConfig
 from .downloads import Downloads
-from .input import Hands
+from .input import InputState
 from .capture import draw_first, shoot
 from .events import REPORTS, EventLog
 from .tabs import Page, preparations
@@ -62,7 +62,7 @@ class BrowserSession:
         self._blank()
 
     def _blank(self):
-        self.pages, self.active, self.events, self.hands, self.clipboard = [], None, EventLog(), Hands(), ''
+        self.pages, self.active, self.events, self.hands, self.clipboard = [], None, EventLog(), InputState(), ''
         self.dragged = None      # what a drag of HTML's own kind carries
         self.clock.reset()
         self.addresses = Addresses(self.config.allow, self.config.folders, self.config.proxied)
@@ -334,7 +334,7 @@ def _may_rewind(self, url):
 
 @_patch(BrowserSession)
 async def _rewind(self):
-    page, self.hands, self.stale, self.driven = self.page, Hands(), False, False
+    page, self.hands, self.stale, self.driven = self.page, InputState(), False, False
     away = page.cdp.send('Input.dispatchMouseEvent', dict(type='mouseMoved', x=-10, y=-10, button='none'))
     await self.answers(away, self.clock.rewind(page.cdp), page.cdp.send('Runtime.evaluate', dict(expression=REWIND)), page=page)
     self.events, page.drawn = EventLog(), -1

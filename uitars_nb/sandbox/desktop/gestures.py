@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'SPACE', 'NOTCH', 'NOTCHES', 'DOUBLE_CLICK', 'BUTTONS', 'SPOT', 'WINE_SPOT', 'FRAME_SPOT', 'SUBMIT', 'WAIT',
-           'MEANS', 'load_pyautogui', 'is_x11', 'Gestures', 'Click', 'windows_under', 'reach', 'double', 'click',
+           'MEANS', 'load_pyautogui', 'is_x11', 'DesktopInput', 'Click', 'windows_under', 'reach', 'double', 'click',
            'left_double', 'right_single', 'move_to', 'drag', 'mouse_down', 'mouse_up', 'scroll', 'press', 'release',
            'hotkey', 'type', 'wait', 'navigate', 'navigate_back', 'perform', 'let_go']
 
@@ -18,7 +18,7 @@ from ...core.coordinates import to_pixel
 from ...core.types import Action
 from ..browser.addresses import full_address
 from ..base import ActionError
-from ..browser.input import chord, key_name
+from ..browser.input import parse_chord, key_name
 from .keysyms import Keyboard
 
 # %% ../../../nbs/10_sandbox/40_desktop/10_gestures.ipynb #4c7de8cd
@@ -46,7 +46,7 @@ SPOT, WINE_SPOT, FRAME_SPOT = 5, 1, 2 ** 15    # pixels between the clicks of a 
 SUBMIT = .3                                    # seconds between a text and the newline that submits it
 WAIT = 60                                      # seconds that one `wait` may take
 
-class Gestures:
+class DesktopInput:
     "The hands of one process on its display."
     def __init__(self,
         size: tuple[int, int] | None = None,                 # width, height of the screen, pixels; asked where None
@@ -225,7 +225,7 @@ async def release(hands, key):
 @_means
 async def hotkey(hands, key):
     "Push keys down in order and let them go in reverse; what was held before stays held."
-    names = chord(key)
+    names = parse_chord(key)
     await hands.prepare(names)
     mine = [n for n in dict.fromkeys(names) if n not in hands.held]
     for n in names: hands.key(n, True)
@@ -265,7 +265,7 @@ async def navigate_back(hands):
 
 # %% ../../../nbs/10_sandbox/40_desktop/10_gestures.ipynb #d37b366f
 async def perform(
-    hands: Gestures,
+    hands: DesktopInput,
     action: Action,
 ) -> None:
     "Do one action of `SPACE`. Raises `ActionError`."
@@ -274,7 +274,7 @@ async def perform(
     await hands.settle()
 
 def let_go(
-    hands: Gestures,
+    hands: DesktopInput,
 ) -> None:
     "Let go of every key and button, take back lent keys, and bring the pointer to the middle."
     for name in [*hands.held]: hands.key(name, False)

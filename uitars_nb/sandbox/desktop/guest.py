@@ -22,9 +22,9 @@ from . import gestures
 from . import programs
 from . import xwindows
 from ..base import ActionError, EnvironmentFailure
-from .gestures import Gestures, is_x11
+from .gestures import DesktopInput, is_x11
 from .recording import Recording
-from .screens import Screen, Sender, rgb, still
+from .screens import Screen, Sender, rgb, grab_when_still
 from .xserver import XServer, adopt_orphans, spawn
 
 # %% ../../../nbs/10_sandbox/40_desktop/35_guest.ipynb #7a921006
@@ -37,7 +37,7 @@ class Guest:
     ):
         if server: os.environ.update(server.env)
         self.server, self.keep_blank = server, keep_blank and is_x11()
-        self.screen, self.hands = Screen(), Gestures(browse=lambda url: self.browse(url), own=bool(server))
+        self.screen, self.hands = Screen(), DesktopInput(browse=lambda url: self.browse(url), own=bool(server))
         self.watched, self.blank, self.recording = {}, None, None
         self.home = programs.claim(home) if home else None
         self.env = programs.environment(str(self.home or Path.home()), server.env) if server else dict(os.environ)
@@ -75,7 +75,7 @@ class Guest:
     async def look(self, quiet: float = 0, most: float = 1) -> bytearray:
         "The screen, BGRX, when it has not changed for `quiet` seconds, or after `most` seconds."
         self.check()
-        return await still(self.screen, quiet, most)
+        return await grab_when_still(self.screen, quiet, most)
 
     def facts(self) -> dict:
         "What a client needs to know first."
@@ -179,7 +179,7 @@ async def reset(self) -> None:
     await self.hands.settle()
     if not self.keep_blank: return
     await gestures.hotkey(self.hands, 'escape')
-    if self.blank is None: self.blank = await still(self.screen, .2, BLANK)
+    if self.blank is None: self.blank = await grab_when_still(self.screen, .2, BLANK)
     end = asyncio.get_running_loop().time() + BLANK
     while self.screen.grab() != self.blank:
         if asyncio.get_running_loop().time() > end: raise EnvironmentFailure(StopReason.ENV_RESET, 'something of the last episode is still on the screen')

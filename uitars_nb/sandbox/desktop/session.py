@@ -22,7 +22,7 @@ from ..base import ActionError, EnvironmentFailure
 from ..jail.bubblewrap import HOME, require_bubblewrap
 from .gestures import SPACE
 from ..jail.jail import Jail, JailConfig, JailGone
-from .remote import Looking, RemoteGuest, connection
+from .remote import LookTiming, RemoteGuest, connection
 from .screens import Receiver
 from .xserver import find_program
 
@@ -33,7 +33,7 @@ class DesktopConfig:
     size: tuple[int, int] = (1024, 768)                      # screen, pixels
     jail: JailConfig | None = JailConfig()                   # the jail that its programs run in; None: they run as whoever started the session
     home: str | None = None                                  # without a jail: a new or empty folder, emptied by every reset; None: one of its own
-    looking: Looking = Looking()                             # when a screen is worth looking at
+    looking: LookTiming = LookTiming()                             # when a screen is worth looking at
     env: Mapping[str, str] = field(default_factory=dict)     # variables of all programs, beside their own
     start_timeout: float = 30.                               # seconds until a desktop that does not stand has failed
 

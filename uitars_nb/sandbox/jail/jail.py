@@ -16,7 +16,7 @@ from pathlib import Path
 from ...core.types import StopReason
 from . import supervisor
 from ..base import EnvironmentFailure
-from .bubblewrap import HOME, Limits, bubblewrap, explain, require_bubblewrap
+from .bubblewrap import HOME, JailLimits, bubblewrap, explain, require_bubblewrap
 from .cgroups import ADVICE, limited_group
 
 # %% ../../../nbs/10_sandbox/20_jail/15_jail.ipynb #200e7a04
@@ -27,7 +27,7 @@ ENVIRONMENT = dict(HOME=HOME, USER='user', LOGNAME='user', SHELL='/bin/bash', PA
 @dataclass(frozen=True)
 class JailConfig:
     "What a jail is like."
-    limits: Limits = Limits()
+    limits: JailLimits = JailLimits()
     readonly: Mapping[str, str] = field(default_factory=dict)  # path in the jail -> path on the host, beside the system's
     writable: Mapping[str, str] = field(default_factory=dict)  # path in the jail -> folder of the host; its size is not limited
     env: Mapping[str, str] = field(default_factory=dict)       # variables of every program, beside ENVIRONMENT

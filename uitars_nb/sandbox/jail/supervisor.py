@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SOCKET', 'QUEUES', 'PATIENCE', 'PACKET', 'TICK', 'START', 'KNOCK', 'FILE', 'ORDERS', 'limit', 'place', 'joins',
-           'become', 'terminal', 'begin', 'open_file', 'ways', 'knock', 'taken', 'largest', 'inodes', 'unseen',
-           'states', 'send', 'sweep', 'Later', 'Supervisor', 'spawn', 'begun', 'dial', 'reach', 'reached', 'trouble',
-           'answer', 'reply', 'settle', 'accept', 'reap', 'watch', 'crowded', 'ready', 'serve', 'main']
+           'exec_order', 'terminal', 'begin', 'open_file', 'ways', 'knock', 'memory_of', 'process_to_end', 'inodes',
+           'unseen', 'states', 'send', 'sweep', 'Later', 'Supervisor', 'spawn', 'begun', 'dial', 'reach', 'reached',
+           'trouble', 'answer', 'reply', 'settle', 'accept', 'reap', 'watch', 'crowded', 'ready', 'serve', 'main']
 
 # %% ../../../nbs/10_sandbox/20_jail/10_supervisor.ipynb #af649cf2
 import ctypes, errno, fcntl, json, os, resource, select, signal, socket, stat, struct, sys, termios, time
@@ -40,7 +40,7 @@ def joins(
         finally: os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
 
-def become(
+def exec_order(
     order: dict,     # argv, env, cwd, targets (numbers of the descriptors), pty
     fds: list[int],
     limits: dict,
@@ -79,7 +79,7 @@ def begin(
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
-        try: become(order, fds, limits, group)
+        try: exec_order(order, fds, limits, group)
         except Exception as e: os.write(tell, str(getattr(e, 'errno', None) or errno.EINVAL).encode())
         finally: os._exit(127)
     os.close(tell)
@@ -123,7 +123,7 @@ def knock(
 
 
 # %% ../../../nbs/10_sandbox/20_jail/10_supervisor.ipynb #6d5a47e3
-def taken(
+def memory_of(
     pid: str,
 ) -> int:
     "Bytes of memory that a process has of its own or shares; 0 for one that has gone."
@@ -132,11 +132,11 @@ def taken(
     except OSError: return 0
     return sum(int(o.split()[1]) for o in lines if o.startswith((b'RssAnon:', b'RssShmem:'))) * 1024
 
-def largest(
+def process_to_end(
     limits: dict,
 ) -> int:
     "The process to end because all take too much; 0 where they do not."
-    sizes = {int(o): taken(o) for o in os.listdir('/proc') if o.isdigit() and o != '1'}
+    sizes = {int(o): memory_of(o) for o in os.listdir('/proc') if o.isdigit() and o != '1'}
     return max(sizes, key=sizes.get) if sum(sizes.values()) > limits['memory'] else 0
 
 def inodes(
@@ -373,7 +373,7 @@ def reap(self):
 @_patch(Supervisor)
 def watch(self):
     "End the largest program where all together take too much memory, and all where nobody knows whose it is."
-    if pid := largest(self.limits) or (-1 if self.crowded() else 0):
+    if pid := process_to_end(self.limits) or (-1 if self.crowded() else 0):
         send([pid], signal.SIGKILL)
         self.tell(out_of_memory=pid)
 
@@ -409,7 +409,7 @@ def serve(self):
 def main(
     fd: int,                    # the socket
     limits: dict,
-    group: int | None = None,   # as for `become`
+    group: int | None = None,   # as for `exec_order`
 ) -> None:
     "Be process 1."
     if os.getpid() != 1: sys.exit('this is the first process of a jail and nothing else')

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['logger', 'WAITS', 'LEVELS', 'LENGTH', 'BODY', 'PROBLEMS', 'User', 'LeaseId', 'EXAMPLE', 'JsonLines', 'log_to',
-           'Metrics', 'states', 'plain', 'LeaseRequest', 'LeaseAnswer', 'Look', 'Problem', 'PoolState', 'Health',
-           'problems', 'DoorConfig', 'tokens_of', 'user_of', 'refused', 'trouble', 'troubled', 'misunderstood', 'told',
-           'make_app', 'who', 'add_routes', 'Talk', 'talk', 'take_over', 'serve', 'usage', 'main']
+           'Metrics', 'states', 'check_options', 'LeaseRequest', 'LeaseAnswer', 'LastLook', 'ErrorAnswer', 'PoolState',
+           'Health', 'problems', 'ManagerServerConfig', 'tokens_of', 'user_of', 'refusal_answer', 'internal_error',
+           'internal_error_answer', 'invalid_request_answer', 'told', 'make_app', 'who', 'add_routes', 'ClientLine',
+           'talk', 'take_over', 'serve', 'usage', 'main']
 
 # %% ../../../nbs/10_sandbox/60_manager/55_api.ipynb #48166029
 import argparse, asyncio, base64, hmac, json, logging, os, secrets, signal, sqlite3, sys
@@ -92,7 +93,7 @@ def states(pool) -> dict[str, int]:
 LEVELS, LENGTH = 16, 20_000   # options may be nested so deeply, and be so long as JSON
 BODY = 1 << 20                # bytes of a request
 
-def plain(
+def check_options(
     options: dict,
 ) -> dict:
     "`options`, if they are JSON of reasonable size. Raises `ValueError`."
@@ -106,7 +107,7 @@ def plain(
 class LeaseRequest(BaseModel):
     "A session is wanted."
     kind: str = Field(max_length=100, description='kind of session', examples=['simulated'])
-    options: Annotated[dict[str, Any], AfterValidator(plain)] = Field({}, description="over the kind's defaults", max_length=100)
+    options: Annotated[dict[str, Any], AfterValidator(check_options)] = Field({}, description="over the kind's defaults", max_length=100)
     ttl: float = Field(0, ge=0, le=86400, allow_inf_nan=False, description="seconds from a heartbeat to the deadline; 0: the manager's own")
     wait: float = Field(30, ge=0, le=86400, allow_inf_nan=False, description='seconds to wait where all are taken')
     request: str = Field('', max_length=100, description='your name for this request: repeated, it gets the same lease')
@@ -125,13 +126,13 @@ class LeaseAnswer(BaseModel):
     deadline: float = Field(description='seconds since 1970')
     task: str
 
-class Look(BaseModel):
+class LastLook(BaseModel):
     "What the owner of a lease last saw."
     acts: int = Field(description='actions so far')
     title: str
     screen: str = Field(description='PNG in base64; empty where nobody has looked yet')
 
-class Problem(BaseModel):
+class ErrorAnswer(BaseModel):
     "Why not."
     detail: str
 
@@ -156,11 +157,11 @@ def problems(
     *statuses: int,
 ) -> dict:
     "The answers of these statuses, for the description."
-    return {s: dict(model=Problem, description=PROBLEMS[s]) for s in statuses}
+    return {s: dict(model=ErrorAnswer, description=PROBLEMS[s]) for s in statuses}
 
 # %% ../../../nbs/10_sandbox/60_manager/55_api.ipynb #ec6ee427
 @dataclass(frozen=True)
-class DoorConfig:
+class ManagerServerConfig:
     "How the manager is reached."
     manager: ManagerConfig
     port: int = 0                                          # 0: a free one
@@ -168,7 +169,7 @@ class DoorConfig:
     drain: float = 30.                                     # seconds that leases get to end at SIGTERM
 
 def tokens_of(
-    config: DoorConfig,
+    config: ManagerServerConfig,
 ) -> dict[str, str]:
     "Token -> user; a token for the user 'local' where none is configured. Raises `ValueError` for an empty one."
     if not all(config.tokens): raise ValueError('a token is empty: it would let everybody in')
@@ -187,12 +188,12 @@ def user_of(
     return next((user for known, user in tokens.items() if hmac.compare_digest(known.encode(), token.encode())), None)
 
 # %% ../../../nbs/10_sandbox/60_manager/55_api.ipynb #3f6d91eb
-async def refused(request: Request, e: Refused) -> JSONResponse:
+async def refusal_answer(request: Request, e: Refused) -> JSONResponse:
     "A refusal as an answer."
     headers = {'Retry-After': str(round(e.retry_after))} if e.retry_after else {}
     return JSONResponse(dict(detail=str(e)), e.status, headers)
 
-def trouble(
+def internal_error(
     manager: Manager,
     error: Exception,   # a full disk, say
 ) -> Refused:
@@ -200,11 +201,11 @@ def trouble(
     manager.watch('error', error=f'{type(error).__name__}: {error}')
     return Refused(503, f'the manager is in trouble: {type(error).__name__}: {error}'[:1000], 5)
 
-async def troubled(request: Request, e: Exception) -> JSONResponse:
+async def internal_error_answer(request: Request, e: Exception) -> JSONResponse:
     "The same as an answer."
-    return await refused(request, trouble(request.app.state.manager, e))
+    return await refusal_answer(request, internal_error(request.app.state.manager, e))
 
-async def misunderstood(request: Request, e: RequestValidationError) -> JSONResponse:
+async def invalid_request_answer(request: Request, e: RequestValidationError) -> JSONResponse:
     "What is wrong with a request, without repeating it: what was sent may not be fit to be sent back."
     return JSONResponse(dict(detail=[dict(loc=[str(o)[:60] for o in d['loc']], msg=d['msg'][:300], type=d['type']) for d in e.errors()[:20]]), 422)
 
@@ -216,7 +217,7 @@ def told(
     return asdict(lease) | dict(options=manager.shown(lease.kind, lease.options))
 
 def make_app(
-    config: DoorConfig,
+    config: ManagerServerConfig,
 ) -> FastAPI:
     "The application; its manager runs as long as it does."
     metrics, tokens = Metrics(), tokens_of(config)
@@ -232,9 +233,9 @@ def make_app(
 
     app = FastAPI(title='Sessions', description='Leases of sandbox sessions.', version='1', lifespan=life)
     app.state.manager, app.state.metrics, app.state.tokens = Manager(config.manager, watch), metrics, tokens
-    app.add_exception_handler(Refused, refused)
-    for kind in (OSError, sqlite3.Error): app.add_exception_handler(kind, troubled)
-    app.add_exception_handler(RequestValidationError, misunderstood)
+    app.add_exception_handler(Refused, refusal_answer)
+    for kind in (OSError, sqlite3.Error): app.add_exception_handler(kind, internal_error_answer)
+    app.add_exception_handler(RequestValidationError, invalid_request_answer)
     app.add_middleware(Guard, most=BODY, knows=lambda token: user_of(token, tokens))
     add_routes(app)
     add_page(app)
@@ -276,10 +277,10 @@ def add_routes(app: FastAPI) -> None:
         return told(manager, manager.lease(user, id))
 
     @app.get('/leases/{id}/look', responses=problems(401, 404, 503))
-    async def look(user: User, id: LeaseId) -> Look:
+    async def look(user: User, id: LeaseId) -> LastLook:
         "What its owner last saw."
         facts, png = await manager.look(user, id)
-        return Look(acts=facts['acts'], title=facts['title'], screen=base64.b64encode(png).decode())
+        return LastLook(acts=facts['acts'], title=facts['title'], screen=base64.b64encode(png).decode())
 
     @app.post('/leases/{id}/heartbeat', responses=problems(401, 404))
     async def heartbeat(user: User, id: LeaseId) -> LeaseAnswer:
@@ -307,7 +308,7 @@ def add_routes(app: FastAPI) -> None:
         return Response(app.state.metrics.page(manager), media_type=CONTENT_TYPE_LATEST)
 
 # %% ../../../nbs/10_sandbox/60_manager/55_api.ipynb #4bafdaa4
-class Talk:
+class ClientLine:
     "One client's line."
     def __init__(self, ws: WebSocket, manager: Manager, user: str):
         self.ws, self.manager, self.user = ws, manager, user
@@ -340,7 +341,7 @@ class Talk:
         try: self.say(dict(id=id, ok=await self.do(asked.pop('op', None), asked)))
         except Refused as e: self._fail(id, e)
         except (ValidationError, TypeError, ValueError) as e: self._fail(id, Refused(422, str(e)[:1000]))
-        except Exception as e: self._fail(id, trouble(self.manager, e))
+        except Exception as e: self._fail(id, internal_error(self.manager, e))
 
     def _fail(self, id, e): self.say(dict(id=id, error=dict(status=e.status, message=str(e), retry_after=e.retry_after)))
 
@@ -383,7 +384,7 @@ async def talk(ws: WebSocket) -> None:
     token = ws.headers.get('authorization', '').removeprefix('Bearer ')
     if not (user := user_of(token, app.state.tokens)): return await ws.close(4401, 'no valid token')
     await ws.accept()
-    line = Talk(ws, app.state.manager, user)
+    line = ClientLine(ws, app.state.manager, user)
     app.state.manager.listeners[user].add(line.ended)
     sender = asyncio.ensure_future(line.send())
     try:
@@ -447,7 +448,7 @@ class _Server(uvicorn.Server):
         return f"{'https' if self.door.manager.cert else 'http'}://{host}:{port}"
 
 async def serve(
-    config: DoorConfig,
+    config: ManagerServerConfig,
 ) -> None:
     "Run a manager until it is told to end."
     m = config.manager
@@ -463,7 +464,7 @@ def usage() -> str:
     may = '\n'.join(f'  {kind}: {", ".join(host_class(address).clients)}' for kind, address in KINDS.items())
     return f'''For example: {EXAMPLE}
 
-The file names kinds, tokens and address; see uitars_nb.sandbox.manager.api.DoorConfig.
+The file names kinds, tokens and address; see uitars_nb.sandbox.manager.api.ManagerServerConfig.
 
 A token opens sessions, not the machine that they run on. Clients may set these options of a kind; folders, programs, hosts,
 addresses, variables and limits are the manager's. `clients` of a kind puts another list in place of its own:
@@ -475,7 +476,7 @@ def main() -> None:
     p = argparse.ArgumentParser('python -m uitars_nb.sandbox.manager.api', description='Lease sandbox sessions over HTTP and WebSocket.',
                                 epilog=usage(), formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('config', help='a JSON file')
-    config = structure(read_json(p.parse_args().config), DoorConfig)
+    config = structure(read_json(p.parse_args().config), ManagerServerConfig)
     log_to()
     asyncio.run(serve(config))
 

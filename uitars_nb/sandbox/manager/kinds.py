@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'Host', 'SimulatedConfig', 'SimulatedSession', 'SimulatedHost', 'task_pages', 'BrowserHost', 'PhonesConfig',
-           'AndroidHost', 'EachHost', 'DesktopHost', 'WindowsHost', 'ToolHost', 'Together', 'TogetherHost',
+           'AndroidHost', 'EachHost', 'DesktopHost', 'WindowsHost', 'ToolHost', 'CombinedSession', 'CombinedHost',
            'DesktopToolHost', 'BrowserToolHost', 'register', 'host_class', 'structure', 'config_class', 'config_of',
            'given', 'permit', 'over', 'shown', 'has_option']
 
@@ -214,7 +214,7 @@ class ToolHost(EachHost):
     session, settings = 'uitars_nb.sandbox.tools.session:ToolSession', 'uitars_nb.sandbox.tools.session:ToolConfig'
 
 # %% ../../../nbs/10_sandbox/60_manager/00_kinds.ipynb #2c8e7511
-class Together:
+class CombinedSession:
     "A session whose parts end with it."
     def __init__(self,
         session: Session,        # made of the parts
@@ -227,24 +227,24 @@ class Together:
         "End everything."
         await self.parts.aclose()
 
-class TogetherHost(EachHost):
+class CombinedHost(EachHost):
     "Sessions of an opener of `sandbox.sessions`, of a screen and tools."
     opener = ''
 
     async def open(self, place: int) -> Session:
         "One more. Raises `EnvironmentFailure` where something that it needs is not installed."
         parts = AsyncExitStack()
-        try: return Together(await parts.enter_async_context(host_class(self.opener)(self.options.screen, self.options.tools)), parts)
+        try: return CombinedSession(await parts.enter_async_context(host_class(self.opener)(self.options.screen, self.options.tools)), parts)
         except (RuntimeError, OSError) as e: raise EnvironmentFailure(StopReason.ENV_RESOURCE, str(e)) from e
 
-class DesktopToolHost(TogetherHost):
+class DesktopToolHost(CombinedHost):
     "Linux desktops with terminals, Python cells and editors in the jail of their programs."
     clients = {f'screen.{k}': v for k, v in _DESKTOP.items()}
     opener, settings = 'uitars_nb.sandbox.sessions:desktop_with_tools', 'uitars_nb.sandbox.sessions:DesktopAndTools'
 
     def alive(self, session: Session) -> bool: return session.shared.alive and EachHost.alive(self, session.screen)
 
-class BrowserToolHost(TogetherHost):
+class BrowserToolHost(CombinedHost):
     "A Chromium for each session, with terminals, Python cells and editors over the home of its downloads."
     clients = {f'screen.{k}': v for k, v in _BROWSER.items()}
     opener, settings = 'uitars_nb.sandbox.sessions:browser_with_tools', 'uitars_nb.sandbox.sessions:BrowserAndTools'

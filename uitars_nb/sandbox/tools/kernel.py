@@ -15,7 +15,7 @@ from ...core.types import StopReason
 from ..base import EnvironmentFailure
 from ..jail.bridge import bridge
 from ..jail.jail import Jail
-from ..jail.output import Tape
+from ..jail.output import BoundedOutput
 
 # %% ../../../nbs/10_sandbox/30_tools/05_kernel.ipynb #e5dc6e6d
 CHANNELS = ('shell', 'iopub', 'stdin', 'control', 'hb')
@@ -149,7 +149,7 @@ async def run(self,
     "What the cell shows, errors among it. Raises as `start` does."
     if self.process is not None and self.process.code is not None: await self.close()
     if self.process is None: await self.start()
-    tape = Tape(3 * self.most)
+    tape = BoundedOutput(3 * self.most)
     work = asyncio.ensure_future(self._idle(self.client.execute(code, allow_stdin=False), lambda m: tape.add(in_words(m).encode(errors='backslashreplace'))))
     ended = asyncio.ensure_future(self.process.wait())
     try: note = await self._outcome(work, ended, timeout)

@@ -24,7 +24,7 @@ from ...core.actions import Function, from_tool
 from ...core.types import StopReason
 from ..base import EnvironmentFailure
 from ..jail.jail import Jail, Process
-from ..jail.output import Tape, cut
+from ..jail.output import BoundedOutput, cut
 
 # %% ../../../nbs/10_sandbox/30_tools/20_mcp_tools.ipynb #9a24f3e4
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Toolbox:
     def __init__(self, server: ToolServer, jail: Jail | None = None):
         self.server, self.jail = server, jail
         self.client = self.task = self.process = None
-        self.functions, self.errors = (), Tape(2000)   # errors: what a command in the jail says on its stderr
+        self.functions, self.errors = (), BoundedOutput(2000)   # errors: what a command in the jail says on its stderr
 
     async def start(self) -> None:
         "Connect and ask for its tools. Raises `EnvironmentFailure`."

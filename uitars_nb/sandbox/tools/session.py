@@ -23,8 +23,8 @@ from ..jail.jail import Jail, JailConfig, JailGone
 from .kernel import Kernel
 from .mcp_tools import Toolbox, ToolServer
 from ..jail.network import open_network
-from ..jail.proxy import LOCAL, into, start_proxy
-from .search import Corpus, Provider, page_text, search_text
+from ..jail.proxy import LOCAL, dial_jail, start_proxy
+from .search import PageCorpus, Provider, page_text, search_text
 from .shell import Shell
 
 # %% ../../../nbs/10_sandbox/30_tools/30_session.ipynb #f38c3223
@@ -54,7 +54,7 @@ class ToolSession:
         jail: Jail | None = None,          # the jail of the screen's programs, started
     ):
         if jail and not screen: raise ValueError('a jail is given together with the screen whose programs run in it')
-        self.config, self.screen, self.provider, self.id = config, screen, provider or Corpus(), f'tools-{next(_ids)}'
+        self.config, self.screen, self.provider, self.id = config, screen, provider or PageCorpus(), f'tools-{next(_ids)}'
         self.size, self.shared = screen.size if screen else config.size, jail
         self.jail = self.home = self.proxy = self.shell = self.kernel = self.editor = None
         self.boxes, self.functions = {}, ()   # of the MCP servers
@@ -91,7 +91,7 @@ class ToolSession:
 
     async def _connect(self):
         "Give the browser the home and the services of the jail."
-        self.proxy = await start_proxy(into(self.jail))
+        self.proxy = await start_proxy(dial_jail(self.jail))
         self.screen.configure(proxy=f'127.0.0.1:{port_of(self.proxy)}', proxied=LOCAL)
         await self.screen.reset()
         self.home = Home(self.jail, self.screen.downloads)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from .trees import Tree, apply, whole
+from .trees import Tree, apply, with_parents
 
 # %% ../../../nbs/20_tasks/20_files/05_chores.ipynb #44b8e161
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ def make_folder(rng):
     "A new folder."
     s = Supply(rng)
     before, name = s.files(3) | {f'{s.word()}/': b''}, s.word()
-    return Chore(whole(before), (('mkdir', f'{name}/'),), f'Make a new folder {name} in ~/files.')
+    return Chore(with_parents(before), (('mkdir', f'{name}/'),), f'Make a new folder {name} in ~/files.')
 
 @chore
 def rename(rng):
     "A file gets another name."
     s = Supply(rng)
-    before, new = whole(s.files(5)), s.word()
+    before, new = with_parents(s.files(5)), s.word()
     old = rng.choice(list(before))
     name = new + old[old.index('.'):]
     return Chore(before, (('rename', old, name),), f'Rename {old} in ~/files to {name}.')
@@ -91,7 +91,7 @@ def move(rng):
     s = Supply(rng)
     files, folders = s.files(4), s.words(2)
     old = rng.choice(list(files))
-    return Chore(whole(files | {f'{o}/': b'' for o in folders}), (('move', f'{folders[0]}/', old),), f'Move {old} in ~/files into the folder {folders[0]}.')
+    return Chore(with_parents(files | {f'{o}/': b'' for o in folders}), (('move', f'{folders[0]}/', old),), f'Move {old} in ~/files into the folder {folders[0]}.')
 
 @chore
 def copy(rng):
@@ -99,13 +99,13 @@ def copy(rng):
     s = Supply(rng)
     files, folder = s.files(4), s.word()
     old = rng.choice(list(files))
-    return Chore(whole(files | dict([(f'{folder}/{s.word()}.txt', s.note())])), (('copy', f'{folder}/', old),), f'Put a copy of {old} in ~/files into the folder {folder}.')
+    return Chore(with_parents(files | dict([(f'{folder}/{s.word()}.txt', s.note())])), (('copy', f'{folder}/', old),), f'Put a copy of {old} in ~/files into the folder {folder}.')
 
 @chore
 def delete(rng):
     "Two files go."
     s = Supply(rng)
-    before = whole(s.files(6))
+    before = with_parents(s.files(6))
     a, b = rng.sample(list(before), 2)
     return Chore(before, (('delete', a), ('delete', b)), f'Delete {a} and {b} in ~/files, and nothing else.')
 
@@ -117,13 +117,13 @@ def sort_kinds(rng):
     of = lambda kind: sorted(o for o in files if o.endswith(kind))
     ops = [('move', f'{notes}/', o) for o in of('.txt')] + [('move', f'{tables}/', o) for o in of('.csv')]
     says = f'In ~/files, move every .txt file into the folder {notes} and every .csv file into the folder {tables}.'
-    return Chore(whole(files | {f'{notes}/': b'', f'{tables}/': b''}), tuple(ops), says)
+    return Chore(with_parents(files | {f'{notes}/': b'', f'{tables}/': b''}), tuple(ops), says)
 
 @chore
 def archive(rng):
     "Two files are packed."
     s = Supply(rng)
-    before, path = whole(s.files(5)), f'{s.word()}.tar.gz'
+    before, path = with_parents(s.files(5)), f'{s.word()}.tar.gz'
     a, b = rng.sample(list(before), 2)
     return Chore(before, (('archive', path, a, b),), f'Pack {a} and {b}, both in ~/files, into the archive ~/files/{path}; the files stay.')
 
@@ -132,7 +132,7 @@ def archive(rng):
 def write_file(rng):
     "A new file of one line."
     s = Supply(rng)
-    before, name, line = whole(s.files(3)), f'{s.word()}.txt', s.line()
+    before, name, line = with_parents(s.files(3)), f'{s.word()}.txt', s.line()
     return Chore(before, (('write', name, f'{line}\n'.encode()),), f'Make a new text file {name} in ~/files that holds the one line "{line}".')
 
 @chore
@@ -141,7 +141,7 @@ def edit_line(rng):
     s = Supply(rng)
     files, (name, text) = s.files(3), s.file()
     old, new = rng.choice(text.decode().splitlines()), s.line()
-    return Chore(whole(files | {name: text}), (('edit', name, old, new),), f'In ~/files/{name}, replace the line "{old}" with "{new}".')
+    return Chore(with_parents(files | {name: text}), (('edit', name, old, new),), f'In ~/files/{name}, replace the line "{old}" with "{new}".')
 
 @chore
 def find_text(rng):
@@ -153,7 +153,7 @@ def find_text(rng):
     words, others = files[hit].decode().split(), b''.join(files[o] for o in names if o != hit).decode()
     word = next(o for o in iter(lambda: rng.choice(words), None) if o not in others)
     ops = *(('read', o) for o in names[:names.index(hit) + 1]), ('move', f'{folder}/', hit)
-    return Chore(whole(files | {f'{folder}/': b''}), ops, f'One file in ~/files holds the word "{word}". Move it into the folder {folder}.')
+    return Chore(with_parents(files | {f'{folder}/': b''}), ops, f'One file in ~/files holds the word "{word}". Move it into the folder {folder}.')
 
 @chore
 def count_lines(rng):
@@ -163,7 +163,7 @@ def count_lines(rng):
     text = s.note(rng.randint(3, 9))
     data = f'{len(text.splitlines())}\n'.encode()
     ops = ('read', name), ('work_out', out, data, f"grep -c '' {name} > {out}")
-    return Chore(whole(files | {name: text}), ops, f'Count the lines of ~/files/{name} and write the number, alone on its line, into a new file {out} beside it.')
+    return Chore(with_parents(files | {name: text}), ops, f'Count the lines of ~/files/{name} and write the number, alone on its line, into a new file {out} beside it.')
 
 @chore
 def combine(rng):
@@ -171,7 +171,7 @@ def combine(rng):
     s = Supply(rng)
     files, (a, one), (b, two), out = s.files(3), s.file(), s.file(), f'{s.word()}.txt'
     ops = ('read', a), ('read', b), ('work_out', out, one + two, f'cat {a} {b} > {out}')
-    return Chore(whole(files | {a: one, b: two}), ops, f'Write the lines of {a}, then those of {b}, both in ~/files, into a new file {out} beside them.')
+    return Chore(with_parents(files | {a: one, b: two}), ops, f'Write the lines of {a}, then those of {b}, both in ~/files, into a new file {out} beside them.')
 
 @chore
 def add_up(rng):
@@ -181,7 +181,7 @@ def add_up(rng):
     total = sum(int(o.split(b',')[1]) for o in text.splitlines()[1:])
     command = f"awk -F, 'NR > 1 {{ n += $2 }} END {{ print n }}' {name} > {out}"
     ops = ('read', name), ('work_out', out, f'{total}\n'.encode(), command)
-    return Chore(whole(files | {name: text}), ops, f'Add up the prices in ~/files/{name} and write the sum, alone on its line, into a new file {out} beside it.')
+    return Chore(with_parents(files | {name: text}), ops, f'Add up the prices in ~/files/{name} and write the sum, alone on its line, into a new file {out} beside it.')
 
 # %% ../../../nbs/20_tasks/20_files/05_chores.ipynb #050a8449
 @chore
@@ -192,4 +192,4 @@ def unsaved(rng):
     text, unique = ''.join(f'{o}\n' for o in lines), ''.join(f'{o}\n' for o in sorted(set(lines)))
     ops = ('save', draft, text.encode()), ('work_out', out, unique.encode(), f'LC_ALL=C sort -u {draft} > {out}')
     says = f'The editor shows a text that is not saved. Save it as ~/files/{draft}; then write its lines, each once and in alphabetical order, into a new file {out} beside it.'
-    return Chore(whole(s.files(3)), ops, says, text)
+    return Chore(with_parents(s.files(3)), ops, says, text)

@@ -17,18 +17,18 @@ from ...core.types import Action, StopReason, TaskSpec
 from ...sandbox.base import EnvironmentFailure
 from ...sandbox.desktop.session import DesktopConfig
 from ...sandbox.jail.jail import JailGone
-from ...sandbox.desktop.remote import Looking
+from ...sandbox.desktop.remote import LookTiming
 from ...sandbox.sessions import desktop, desktop_with_tools, tools
 from ...sandbox.tools.session import ToolSession
 from ...sandbox.desktop.xwindows import Window
-from ..base import SUITES, Verdict, register
+from ..base import SUITES, Outcome, register
 from .chores import CHORES, Chore, draw_chore
 from .chores_shell import PLACE, SHELL, WORK, by_shell
 from .chores_windows import LIST, ROW, SCREEN, Windows
-from .trees import faults, lay_out, read_tree
+from .trees import tree_differences, lay_out, read_tree
 
 # %% ../../../nbs/20_tasks/20_files/20_task.ipynb #b44751e4
-DESKTOP = DesktopConfig(SCREEN, looking=Looking(quiet=.1, most=2))
+DESKTOP = DesktopConfig(SCREEN, looking=LookTiming(quiet=.1, most=2))
 OPENERS = dict(sdk=tools, gui=partial(desktop, DESKTOP), both=partial(desktop_with_tools, DESKTOP))  # interface -> opens a session
 STEPS = dict(sdk=12, gui=60, both=60)  # of an episode; the oracle takes up to 30
 
@@ -64,14 +64,14 @@ class FileTask:
         if screen_of(session): await show(screen_of(session), c.editor)
         return replace(spec, instruction=c.instruction)
 
-    async def verify(self, session, spec: TaskSpec) -> Verdict:
+    async def verify(self, session, spec: TaskSpec) -> Outcome:
         "1 where the folder holds what it should, and nothing else. Raises `EnvironmentFailure`."
         c = self.problem(spec)
-        try: wrong = faults(await read_tree(session.jail, WORK), c.after)
-        except (ValueError, OSError) as e: return Verdict(info=dict(faults=[str(e)]), signal=0.)   # what the agent has left cannot be read: it is not what was asked
+        try: wrong = tree_differences(await read_tree(session.jail, WORK), c.after)
+        except (ValueError, OSError) as e: return Outcome(info=dict(faults=[str(e)]), signal=0.)   # what the agent has left cannot be read: it is not what was asked
         except JailGone as e: raise EnvironmentFailure(StopReason.ENV_CRASH, str(e)) from e
-        left = len(wrong) / max(1, len(faults(c.before, c.after)))   # of what there was to do; more, where more was broken
-        return Verdict(float(not wrong), not wrong, info=dict(faults=wrong[:5]), signal=max(0., 1 - left))
+        left = len(wrong) / max(1, len(tree_differences(c.before, c.after)))   # of what there was to do; more, where more was broken
+        return Outcome(float(not wrong), not wrong, info=dict(faults=wrong[:5]), signal=max(0., 1 - left))
 
     async def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "Carries out the operations."

@@ -10,14 +10,14 @@ __all__ = ['WAYS', 'SHAPES', 'TAGS', 'ITEMS', 'drag_box', 'drag_direction', 'bel
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import SUBMIT, at, centre, click_on, drag, look, place
+from ..hands import SUBMIT, at, centre, click_on, drag, look, point_in_box
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/20_oracles_drag.ipynb #8d9f742e
 @oracle('drag-box')
 async def drag_box(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Carry the small box into the middle of the large one, and submit."
-    yield drag(await centre(session, "$('#draggableSmall')"), await place(session, "$('#draggableLarge')"))
+    yield drag(await centre(session, "$('#draggableSmall')"), await point_in_box(session, "$('#draggableLarge')"))
     yield await click_on(session, SUBMIT)
 
 # %% ../../../nbs/20_tasks/10_miniwob/20_oracles_drag.ipynb #721bb96d
@@ -52,7 +52,7 @@ async def drag_shapes(session, spec: TaskSpec) -> AsyncIterator[Action]:
     for i, mine in enumerate(own):
         if not mine and boxes == 1: continue
         box = f"$$('svg #shape-container')[{0 if mine else 1}]"
-        yield drag(await centre(session, f'{SHAPES}[{i}]'), await place(session, box))
+        yield drag(await centre(session, f'{SHAPES}[{i}]'), await point_in_box(session, box))
     yield await click_on(session, SUBMIT)
 
 # %% ../../../nbs/20_tasks/10_miniwob/20_oracles_drag.ipynb #ceace81b
@@ -64,7 +64,7 @@ async def move_item(
     new: int,  # place to take
 ) -> Action:
     "The drag that brings an item of a sortable list to another place."
-    return drag(await centre(session, f'{ITEMS}[{old}]'), await place(session, f'{ITEMS}[{new}]', fy=.8 if new > old else .2))
+    return drag(await centre(session, f'{ITEMS}[{old}]'), await point_in_box(session, f'{ITEMS}[{new}]', fy=.8 if new > old else .2))
 
 # %% ../../../nbs/20_tasks/10_miniwob/20_oracles_drag.ipynb #e66f86f2
 async def sorting_goal(
@@ -110,7 +110,7 @@ async def drag_items_grid(session, spec: TaskSpec) -> AsyncIterator[Action]:
     old, new = await sorting_task(session, spec, columns=3)
     first, last = (.2, .8) if new > old else (.8, .2)
     yield Action('mouse_down', dict(point=await centre(session, f'{ITEMS}[{old}]')))
-    way = [await place(session, f'{ITEMS}[{new}]', fx=fx) for fx in (first, last)]
+    way = [await point_in_box(session, f'{ITEMS}[{new}]', fx=fx) for fx in (first, last)]
     for point in way: yield Action('move_to', dict(point=point))
     yield Action('mouse_up', dict(point=way[-1]))
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ...core.types import Action, TaskSpec
-from ..hands import at, click_on, fields, look, place
+from ..hands import at, click_on, fields, look, point_in_box
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/40_oracles_games.ipynb #73ceaf14
@@ -74,7 +74,7 @@ async def tic_tac_toe(session, spec: TaskSpec) -> AsyncIterator[Action]:
 async def guess_number(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Halve what is left of 0-9."
     low, high = 0, 9
-    yield Action('click', dict(point=await place(session, "$('#tt')", fx=.2)))
+    yield Action('click', dict(point=await point_in_box(session, "$('#tt')", fx=.2)))
     for _ in range(4):
         guess = (low + high) // 2
         yield Action('type', dict(content=f'{guess}\n'))

@@ -11,7 +11,7 @@ __all__ = ['MAIL', 'ICONS', 'POSTS', 'MENU', 'FIRST', 'NAMED', 'FREE', 'mail_tas
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import click_on, fields, look, reach, scroll_to, type_into
+from ..hands import click_on, fields, look, scroll_and_click, scroll_to, type_into
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/35_oracles_mail.ipynb #c03dd329
@@ -31,10 +31,10 @@ async def email_inbox(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Delete, star, answer or pass on one mail."
     task, f = mail_task(spec), fields(spec)
     if task in ICONS:
-        async for action in reach(session, f"$('.{ICONS[task]}', {MAIL})"): yield action
+        async for action in scroll_and_click(session, f"$('.{ICONS[task]}', {MAIL})"): yield action
         return
-    async for action in reach(session, MAIL): yield action
-    async for action in reach(session, f"$('#email .email-{task}')"): yield action
+    async for action in scroll_and_click(session, MAIL): yield action
+    async for action in scroll_and_click(session, f"$('#email .email-{task}')"): yield action
     field, content = ("$('#reply-text')", f['message']) if task == 'reply' else ("$('.forward-sender')", f['to'])
     async for action in type_into(session, field, content): yield action
     yield await click_on(session, f"$('#send-{task}')")
@@ -69,8 +69,8 @@ async def social_media_some(session, spec: TaskSpec) -> AsyncIterator[Action]:
     user, button = fields(spec)['user'], fields(spec)['button'].lower()
     amount = int(fields(spec).get('amount', 0)) or await look(session, f'{POSTS}.length', user)
     for i in range(amount):
-        async for action in reach(session, f"$('.{button}', {POSTS}[{i}])", user): yield action
-    async for action in reach(session, "$('#submitRow button')"): yield action
+        async for action in scroll_and_click(session, f"$('.{button}', {POSTS}[{i}])", user): yield action
+    async for action in scroll_and_click(session, "$('#submitRow button')"): yield action
 
 # %% ../../../nbs/20_tasks/10_miniwob/35_oracles_mail.ipynb #da363d29
 FIRST = "$$('.food-item').find(e => $(`img[alt=\"${x}\"]`, e))"
@@ -82,8 +82,8 @@ async def order_food(session, spec: TaskSpec) -> AsyncIterator[Action]:
     f = fields(spec)
     order = [(FIRST, f['type'])] * int(f['amount']) if f['criterion'] == 'type' else [(NAMED, f['target 0']), (NAMED, f['target 1'])]
     for dish, x in order:
-        async for action in reach(session, f"$('.add', {dish})", x): yield action
-    async for action in reach(session, "$('#submit-order button')"): yield action
+        async for action in scroll_and_click(session, f"$('.add', {dish})", x): yield action
+    async for action in scroll_and_click(session, "$('#submit-order button')"): yield action
 
 # %% ../../../nbs/20_tasks/10_miniwob/35_oracles_mail.ipynb #0bf11a23
 @oracle('search-engine')

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import SUBMIT, at, centre, click_on, drag, fields, look, place, type_into, wait_until
+from ..hands import SUBMIT, at, centre, click_on, drag, fields, look, point_in_box, type_into, wait_until
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/25_oracles_text.ipynb #d89707ca
@@ -68,7 +68,7 @@ async def type_from_left(
     content: str,  # what to type
 ) -> AsyncIterator[Action]:
     "Click the first part of a date or time field, type, and submit."
-    yield Action('click', dict(point=await place(session, field, fx=.08)))
+    yield Action('click', dict(point=await point_in_box(session, field, fx=.08)))
     yield Action('type', dict(content=content))
     yield await click_on(session, SUBMIT)
 

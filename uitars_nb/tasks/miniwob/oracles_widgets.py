@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import SUBMIT, click_on, drag, fields, look, place, reach, scroll_to, type_into, wait_until
+from ..hands import SUBMIT, click_on, drag, fields, look, point_in_box, scroll_and_click, scroll_to, type_into, wait_until
 from .task import oracle
 from .oracles_text import fill
 
@@ -33,7 +33,7 @@ async def set_slider(
     if value == goal: return
     f = round((goal - low) / (high - low) * parts) / parts
     if abs(value - goal) <= (high - low) / parts: yield await click_on(session, handle)
-    else: yield drag(await place(session, handle), await place(session, slider, *((.5, 1 - f) if vertical else (f, .5))))
+    else: yield drag(await point_in_box(session, handle), await point_in_box(session, slider, *((.5, 1 - f) if vertical else (f, .5))))
     while (value := (await look(session, f'{FACTS}({slider})'))[0]) != goal:
         yield Action('hotkey', dict(key='right' if value < goal else 'left'))
 
@@ -92,8 +92,8 @@ async def use_colorwheel(session, spec: TaskSpec) -> AsyncIterator[Action]:
     hue, saturation, brightness = hsv(await look(session, WANTED, fields(spec).get('target', '')))
     yield await click_on(session, "$('#col')")
     pad, strip = [f"$$('canvas:not([id])')[{i}]" for i in (0, 1)]
-    yield Action('click', dict(point=await place(session, pad, pixel(hue, 101), pixel(1 - saturation, 71))))
-    yield Action('click', dict(point=await place(session, strip, .5, pixel(1 - brightness, 71))))
+    yield Action('click', dict(point=await point_in_box(session, pad, pixel(hue, 101), pixel(1 - saturation, 71))))
+    yield Action('click', dict(point=await point_in_box(session, strip, .5, pixel(1 - brightness, 71))))
     yield await click_on(session, "$('#query')")
     yield await click_on(session, SUBMIT)
 
@@ -153,7 +153,7 @@ async def buy_best(
     "Compare the rows and click the best one's button."
     key, extreme = MEASURES[criterion]
     best = await look(session, BEST, [button if key == 'data-price' else '.time-duration', key, extreme])
-    async for action in reach(session, f"$('{button}', $$('.flight')[{best}])"): yield action
+    async for action in scroll_and_click(session, f"$('{button}', $$('.flight')[{best}])"): yield action
 
 @oracle('buy-ticket')
 def buy_ticket(session, spec: TaskSpec) -> AsyncIterator[Action]:
@@ -205,7 +205,7 @@ async def form_sequence_2(session, spec: TaskSpec) -> AsyncIterator[Action]:
 async def form_sequence_3(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Open the drawn menu, choose the entry, and click the button."
     yield await click_on(session, "$('.selectric')")
-    async for action in reach(session, "byText('.selectric-items li', x)", fields(spec)['dropdown target']): yield action
+    async for action in scroll_and_click(session, "byText('.selectric-items li', x)", fields(spec)['dropdown target']): yield action
     yield await click_on(session, "byText('#buttons button', x)", fields(spec)['button target'])
 
 # %% ../../../nbs/20_tasks/10_miniwob/30_oracles_widgets.ipynb #3e52ad3e

@@ -20,7 +20,7 @@ from miniwob.http_server import start_http_server
 
 from ...core.types import Action, TaskSpec
 from ...sandbox.browser.session import BrowserConfig
-from ..base import SUITES, TASKS, Verdict, register
+from ..base import SUITES, TASKS, Outcome, register
 
 # %% ../../../nbs/20_tasks/10_miniwob/00_task.ipynb #a8851765
 HTML = Path(miniwob.__file__).parent / 'html'
@@ -135,12 +135,12 @@ class MiniWoB:
         fields = said.get('fields') or dict(FIELD_EXTRACTORS.get(self.page, lambda _: {})(said['utterance']))
         return replace(spec, instruction=said['utterance'], params=dict(spec.params) | dict(fields=fields))
 
-    async def verify(self, session, spec: TaskSpec) -> Verdict:
+    async def verify(self, session, spec: TaskSpec) -> Outcome:
         "The raw reward so far: 0 until the page has ended the episode."
         v = await session.evaluate(VERDICT)
-        if v is None: return Verdict(info=dict(reason='a dialog holds the page up'))
+        if v is None: return Outcome(info=dict(reason='a dialog holds the page up'))
         reward = float(v['reward'])
-        return Verdict(reward, bool(reward >= self.least), v['done'], dict(reason=v['reason']))
+        return Outcome(reward, bool(reward >= self.least), v['done'], dict(reason=v['reason']))
 
     def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "The scripted solution. Raises `LookupError` where nobody has written one."
