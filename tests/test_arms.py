@@ -13,7 +13,7 @@ from uitars_nb.agent.playing import ActorConfig
 from uitars_nb.core.figures import Figure
 from uitars_nb.evaluation.evaluate import task_scores
 from uitars_nb.evaluation.statistics import macro_mean
-from uitars_nb.train import arms
+from uitars_nb.train import variants
 from uitars_nb.train.ppo import PPOConfig
 from uitars_nb.train.update import Objective
 from uitars_nb.train.value import ValueConfig
@@ -43,14 +43,14 @@ def test_no_experiment_practises_on_what_its_start_was_taught(path):
 @pytest.mark.parametrize('smooth, said', [({}, 'success'), (dict(smooth=1), 'success'), (dict(smooth=4), 'success, mean of 4 updates')])
 def test_a_curve_is_drawn_as_measured_or_says_that_it_is_not(smooth, said):
     up = [0., 1., 0., 1., 0., 1.]
-    fig = arms.draw_curves(pd.DataFrame(dict(update=range(1, 7), success=up, arm='a', seed=0)), ['success'], **smooth)
+    fig = variants.draw_curves(pd.DataFrame(dict(update=range(1, 7), success=up, variant='a', seed=0)), ['success'], **smooth)
     plt.close(fig)
     assert fig.axes[0].get_ylabel() == said
     assert (fig.axes[0].lines[0].get_ydata().tolist() == up) == (said == 'success')
 
 
 def test_no_band_promises_more_than_all():
-    fig = arms.draw_curves(pd.DataFrame(dict(update=1, success=[.8, 1., .2], arm=['a', 'a', 'b'], seed=[0, 1, 0])), ['success'])
+    fig = variants.draw_curves(pd.DataFrame(dict(update=1, success=[.8, 1., .2], variant=['a', 'a', 'b'], seed=[0, 1, 0])), ['success'])
     plt.close(fig)
     ends = [path.vertices[:, 1] for band in fig.axes[0].collections for path in band.get_paths()]
     assert min(map(min, ends)) >= 0 and max(map(max, ends)) <= 1
@@ -77,16 +77,16 @@ def met(path): return pd.read_csv(path/'metrics.csv').set_index('step')
 def test_seeds_run_at_the_same_time_and_one_that_fails_costs_the_others_nothing(tmp_path):
     made, columns = dict(a=Meeting(2), b=Meeting(2)), ['process', 'threads', 'ended']
     (tmp_path/'broken').touch()
-    with pytest.raises(RuntimeError, match='seed 1 is broken'): arms.run_variants(tmp_path, made, [0, 1], columns, met, at_once=2)
+    with pytest.raises(RuntimeError, match='seed 1 is broken'): variants.run_variants(tmp_path, made, [0, 1], columns, met, at_once=2)
     kept = pd.read_csv(tmp_path/'curves.csv')
-    assert sorted(zip(kept.arm, kept.seed)) == [('a', 0), ('a', 1), ('b', 0)]
+    assert sorted(zip(kept.variant, kept.seed)) == [('a', 0), ('a', 1), ('b', 0)]
     assert kept.groupby('seed').process.nunique().eq(1).all() and kept.process.nunique() == 2 and os.getpid() not in set(kept.process)
     assert set(kept.threads) == {max(1, torch.get_num_threads() // 2)}
-    ended = kept[kept.seed == 0].set_index('arm').ended
+    ended = kept[kept.seed == 0].set_index('variant').ended
     assert ended.a < ended.b
     (tmp_path/'broken').unlink()
-    curves = arms.run_variants(tmp_path, made, [0, 1], columns, met)
-    assert curves[:3].equals(kept) and curves.loc[3, 'arm'] == 'b' and curves.loc[3, 'process'] == os.getpid()
+    curves = variants.run_variants(tmp_path, made, [0, 1], columns, met)
+    assert curves[:3].equals(kept) and curves.loc[3, 'variant'] == 'b' and curves.loc[3, 'process'] == os.getpid()
 
 
 @pytest.mark.parametrize('notebook, last', [('ppo_grpo', ''), ('decoupled_gae', 'critics'), ('async_rollout', 'last')])
@@ -99,7 +99,7 @@ def test_a_local_run_does_not_touch_a_report(notebook, last, tmp_path):
         table = pd.read_csv(root/'reports'/notebook/f'{name}.csv')
         table[table.seed.isin(seeds)].to_csv(report/f'{name}.csv', index=False)
     curves = pd.read_csv(report/'curves.csv')
-    curves[(curves.seed == seeds[0]) & (curves.arm == curves.arm[0])].to_csv(run/'curves.csv', index=False)
+    curves[(curves.seed == seeds[0]) & (curves.variant == curves.variant[0])].to_csv(run/'curves.csv', index=False)
     before = bytes_of(report)
     drawn(notebook, '-f', f'nbs/experiments/params/{notebook}.yaml', '-y', f'seeds: {seeds}', '-p', 'run', str(run), '-p', 'report', str(report))
     assert bytes_of(report) == before and list(report.glob('*.svg'))
@@ -107,27 +107,27 @@ def test_a_local_run_does_not_touch_a_report(notebook, last, tmp_path):
 
 @pytest.mark.parametrize('missing', [('ppo', 'grpo'), ('grpo', 'ppo')])
 def test_an_effect_says_which_arm_is_missing(missing):
-    curves = pd.DataFrame(dict(update=1, success=.5, arm='ppo', seed=[0, 1]))
-    with pytest.raises(ValueError, match="no curve of 'grpo': there are those of 'ppo'"): arms.effect(curves, 'success', *missing)
+    curves = pd.DataFrame(dict(update=1, success=.5, variant='ppo', seed=[0, 1]))
+    with pytest.raises(ValueError, match="no curve of 'grpo': there are those of 'ppo'"): variants.effect(curves, 'success', *missing)
 
 
 def test_a_critic_learns_from_episodes_sampled_as_in_practice(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(arms, 'pretrain_value', lambda start, path, actor, *args, **kwargs: seen.append(actor) or path)
-    monkeypatch.setattr(arms, 'reinforce', lambda start, path, *args, **kwargs: path)
-    arm = arms.RLVariant('start', ActorConfig('start', ('miniwob/click-test',), 'demo'), PPOConfig(objective=Objective(temperature=.6, top_p=.9)), ValueConfig())
-    arm(tmp_path/'a-0', 0)
-    replace(arm, config=PPOConfig())(tmp_path/'b-0', 0)
-    replace(arm, actor=replace(arm.actor, samples=2, revisit=.5))(tmp_path/'c-0', 0)
+    monkeypatch.setattr(variants, 'pretrain_value', lambda start, path, actor, *args, **kwargs: seen.append(actor) or path)
+    monkeypatch.setattr(variants, 'reinforce', lambda start, path, *args, **kwargs: path)
+    variant = variants.RLVariant('start', ActorConfig('start', ('miniwob/click-test',), 'demo'), PPOConfig(objective=Objective(temperature=.6, top_p=.9)), ValueConfig())
+    variant(tmp_path/'a-0', 0)
+    replace(variant, config=PPOConfig())(tmp_path/'b-0', 0)
+    replace(variant, actor=replace(variant.actor, samples=2, revisit=.5))(tmp_path/'c-0', 0)
     assert [(o.temperature, o.top_p, o.samples, o.revisit) for o in seen] == [(.6, .9, 1, 0.), (1., 1., 1, 0.), (.6, .9, 1, 0.)]
 
 
 def test_an_effect_up_to_the_first_update_is_of_that_alone():
-    curves = pd.DataFrame([dict(update=u, success=.5 * (arm == 'a') * u, arm=arm, seed=seed) for u in (0, 1) for arm in 'ab' for seed in (0, 1)])
-    assert (arms.effect(curves, 'success', 'a', 'b', last=0).value, arms.effect(curves, 'success', 'a', 'b').value) == (0., .25)
+    curves = pd.DataFrame([dict(update=u, success=.5 * (variant == 'a') * u, variant=variant, seed=seed) for u in (0, 1) for variant in 'ab' for seed in (0, 1)])
+    assert (variants.effect(curves, 'success', 'a', 'b', last=0).value, variants.effect(curves, 'success', 'a', 'b').value) == (0., .25)
 
 
-def test_trajectories_that_were_too_old_are_kept_in_curves(): assert 'dropped' in arms.COLUMNS
+def test_trajectories_that_were_too_old_are_kept_in_curves(): assert 'dropped' in variants.COLUMNS
 
 
 def test_a_figure_of_the_main_job_rests_on_what_was_played():

@@ -445,7 +445,7 @@ def test_an_adapter_learns_alone_and_goes_on_after_a_stop(checkpointing, tmp_pat
     def trained(path, steps):
         policy = first_policy(tmp_path/'base', lora=2)
         fit(policy, dict(demos=ExampleList(greys(policy, 4))), path,
-            SFTConfig(steps=steps, batch=2, lr=.01, muon=False, fall=0., warmup=0., accelerator='cpu', precision='32-true', checkpointing=checkpointing), progress=False)
+            SFTConfig(steps=steps, batch=2, lr=.01, muon=False, lr_decay=0., warmup=0., accelerator='cpu', precision='32-true', checkpointing=checkpointing), progress=False)
         return {k: v for k, v in policy.model.state_dict().items() if 'lora' in k}
     adapter = trained(tmp_path/'a', 4)
     kept = torch.load(tmp_path/'a'/'last.ckpt', weights_only=False)['state_dict']

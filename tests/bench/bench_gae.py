@@ -17,17 +17,17 @@ def batch(n, seed=0):
     "Trajectories of 200 to 5,000 own tokens with an outcome at the end: rewards, values and own tokens (B, T), and lengths."
     gen = torch.Generator().manual_seed(seed)
     length_B = torch.randint(200, 5001, (n,), generator=gen)
-    own_BT = torch.arange(5000) < length_B[:, None]
-    value_BT = torch.rand(own_BT.shape, generator=gen) * own_BT
+    response_BT = torch.arange(5000) < length_B[:, None]
+    value_BT = torch.rand(response_BT.shape, generator=gen) * response_BT
     reward_BT = torch.zeros_like(value_BT)
     reward_BT[torch.arange(n), length_B - 1] = torch.randint(2, (n,), generator=gen).float()
-    return reward_BT, value_BT, own_BT, length_B
+    return reward_BT, value_BT, response_BT, length_B
 
 
 def ours(data, lam):
     "Advantages of own tokens, from padded rows."
-    reward_BT, value_BT, own_BT, _ = data
-    return lambda: gae(reward_BT, value_BT, own_BT, gae_lambda_policy=lam, gae_lambda_value=lam).adv_BT
+    reward_BT, value_BT, response_BT, _ = data
+    return lambda: gae(reward_BT, value_BT, response_BT, gae_lambda_policy=lam, gae_lambda_value=lam).adv_BT
 
 
 def torchrl(reward, value, done, lam):
@@ -38,24 +38,24 @@ def torchrl(reward, value, done, lam):
 
 def padded(data, lam):
     "A row a trajectory; what follows its end is a second one of no account."
-    reward_BT, value_BT, own_BT, length_B = data
-    done = torch.zeros_like(own_BT)
+    reward_BT, value_BT, response_BT, length_B = data
+    done = torch.zeros_like(response_BT)
     done[torch.arange(len(done)), length_B - 1] = done[:, -1] = True
     return torchrl(reward_BT, value_BT, done, lam)
 
 
 def joined(data, lam):
     "All trajectories behind one another in one row, without padding."
-    reward_BT, value_BT, own_BT, length_B = data
+    reward_BT, value_BT, response_BT, length_B = data
     done = torch.zeros(1, int(length_B.sum()), dtype=torch.bool)
     done[0, length_B.cumsum(0) - 1] = True
-    return torchrl(reward_BT[own_BT][None], value_BT[own_BT][None], done, lam)
+    return torchrl(reward_BT[response_BT][None], value_BT[response_BT][None], done, lam)
 
 
 def agree(data, lam):
     "All three say the same of every own token."
-    own_BT = data[2]
-    a, b, c = ours(data, lam)()[own_BT], padded(data, lam)()[own_BT], joined(data, lam)()[0]
+    response_BT = data[2]
+    a, b, c = ours(data, lam)()[response_BT], padded(data, lam)()[response_BT], joined(data, lam)()[0]
     for other in (b, c): torch.testing.assert_close(a, other, atol=1e-4, rtol=1e-4)
 
 

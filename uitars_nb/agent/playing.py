@@ -26,7 +26,7 @@ class ActorConfig:
     batch: int = 64                    # trajectories of an update
     staleness: int = 2                 # updates that a trajectory may lie behind; 0: synchronous
     samples: int = 1                   # episodes of each instance
-    differing: bool = False            # an update learns only from instances whose samples earned different outcomes
+    dynamic_sampling: bool = False            # an update learns only from instances whose samples earned different outcomes
     curriculum: str = 'uniform'        # or 'learnable'
     revisit: float = 0.                # share of the draws that go back to an instance whose samples ended differently
     seed: int = 0
@@ -51,7 +51,7 @@ class ActorConfig:
     def __post_init__(self):
         check_numbers(self, positive='batch samples max_tokens browsers pages threads top_p', weights='staleness skip ahead retries device temperature', shares='failures top_p revisit')
         if self.batch % self.samples: raise ValueError(f'a batch of {self.batch} does not hold whole groups of {self.samples} samples: take a multiple of that')
-        if (self.differing or self.revisit) and self.samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
+        if (self.dynamic_sampling or self.revisit) and self.samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
 
 # %% ../../nbs/40_agent/15_playing.ipynb #13f8429f
 class Delayed:

@@ -137,7 +137,7 @@ def run_cycle(
     policy = out / f'{cycle}/sft/policy'
     if not wheel.updates: return policy
     with time_stage(f'{cycle}/ppo', out):
-        reinforce(out / f'{cycle}/ppo', policy, wheel.suite, updates=wheel.updates, batch=wheel.rollouts, pretrain=3, epochs=1, lr=wheel.practice_lr, fall=.6, muon=True, shared=True, frozen=list(wheel.frozen),
+        reinforce(out / f'{cycle}/ppo', policy, wheel.suite, updates=wheel.updates, batch=wheel.rollouts, pretrain=3, epochs=1, lr=wheel.practice_lr, lr_decay=.6, muon=True, shared=True, frozen=list(wheel.frozen),
                   reward=wheel.reward, max_tokens=wheel.max_tokens, browsers=wheel.browsers, pages=wheel.pages, seed=cycle)
     return out / f'{cycle}/ppo/policy'
 

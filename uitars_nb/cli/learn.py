@@ -50,9 +50,9 @@ class MainJob:
     curriculum: str = 'uniform' # of practice, or 'learnable': most of what sometimes succeeds
     algorithm: str = 'ppo'      # of practice, or 'grpo', 'reinforce++'
     samples: int = 1            # episodes of each instance in practice; GRPO needs several
-    differing: bool = False     # an update learns only from instances whose samples earned different outcomes
+    dynamic_sampling: bool = False     # an update learns only from instances whose samples earned different outcomes
     revisit: float = 0.         # share of the instances that have been played already, and whose samples ended differently
-    rehearse: bool = False      # go on learning from the demonstrations in practice
+    replay: bool = False      # go on learning from the demonstrations in practice
     settings: tuple[str, ...] = ()   # of practice, NAME=VALUE in `train.ppo.PPOConfig`
     max_tokens: int = REPLY     # of a reply
     episodes: int = 20          # of each task, each time that it is measured
@@ -75,9 +75,9 @@ def resolve_job(
     else: check_start(job.start, job.frozen)
     SFTConfig(max(1, job.steps), job.batch, lr=job.lr)
     shown = job.demos or job.hard or job.mend
-    if job.rehearse and not shown: raise ValueError('there are no demonstrations to rehearse: give --demos')
-    if shown and not (job.steps or job.rehearse): raise ValueError('no step is made and nothing is rehearsed, so nothing would learn from the demonstrations: give --steps, --rehearse or --demos 0')
-    check_practice(job.algorithm, job.rollouts, job.samples, job.differing, job.curriculum, job.revisit, job.settings, lr=job.practice_lr)
+    if job.replay and not shown: raise ValueError('there are no demonstrations to rehearse: give --demos')
+    if shown and not (job.steps or job.replay): raise ValueError('no step is made and nothing is rehearsed, so nothing would learn from the demonstrations: give --steps, --replay or --demos 0')
+    check_practice(job.algorithm, job.rollouts, job.samples, job.dynamic_sampling, job.curriculum, job.revisit, job.settings, lr=job.practice_lr)
     return job
 
 NOTED = 5   # seconds between notes of how long a stage has taken
@@ -153,8 +153,8 @@ def run_main_job(
     if cloned: play('after', taught, since='before')
     if job.updates:
         with time_stage('practice', out):
-            reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.differing, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, fall=.6,
-                      muon=True, shared=True, curriculum=job.curriculum, revisit=job.revisit, frozen=list(job.frozen), demos=shown if job.rehearse else None, settings=job.settings, max_tokens=job.max_tokens, browsers=job.browsers, pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
+            reinforce(out / 'ppo', taught, job.suite, job.algorithm, job.updates, job.rollouts, job.samples, job.dynamic_sampling, pretrain=job.pretrain, epochs=1, lr=job.practice_lr, lr_decay=.6,
+                      muon=True, shared=True, curriculum=job.curriculum, revisit=job.revisit, frozen=list(job.frozen), demos=shown if job.replay else None, settings=job.settings, max_tokens=job.max_tokens, browsers=job.browsers, pages=job.pages, threads=job.threads, seed=1)   # other instances than the demonstrations'
     if not cloned: play('after', taught, since='before')   # nothing waits for what a start that practises as it is can do
     if job.updates: play('practised', out / 'ppo/policy', since='after')
 
@@ -254,7 +254,7 @@ def run(
     attend: Annotated[int, typer.Option(help='Adaptive data: so many validation episodes of each task are played by the start first, and what fails in them is taught more. 0: all is taught alike.', min=0)] = MainJob.attend,
     balance: Annotated[float, typer.Option(help='How examples are spread over tasks, from 0 (as many of a task as it has steps) to 1 (as many of each task).', min=0, max=1)] = MainJob.balance,
     arithmetic: Annotated[int, typer.Option(help='Text-only examples of arithmetic beside the demonstrations; they take 15 % of the steps.', min=0)] = MainJob.arithmetic,
-    steps: Annotated[int, typer.Option(help='Optimiser steps of SFT; 0: none, demonstrations are for --rehearse alone.', min=0)] = MainJob.steps,
+    steps: Annotated[int, typer.Option(help='Optimiser steps of SFT; 0: none, demonstrations are for --replay alone.', min=0)] = MainJob.steps,
     batch: Annotated[int, typer.Option(help='SFT examples of a step.', min=1)] = MainJob.batch,
     lr: Annotated[float, typer.Option(help='Peak learning rate of SFT.')] = MainJob.lr,
     updates: Annotated[int, typer.Option(help='Updates of reinforcement learning after that; 0: none.', min=0)] = MainJob.updates,
@@ -264,9 +264,9 @@ def run(
     curriculum: Annotated[str, typer.Option(help='How tasks are drawn in reinforcement learning: uniform, or learnable, in proportion to p(1 - p) of the success p in each.')] = MainJob.curriculum,
     algorithm: Annotated[str, typer.Option(help='Of reinforcement learning: ppo, grpo or reinforce++.')] = MainJob.algorithm,
     samples: Annotated[int, typer.Option(help='Episodes of each instance in reinforcement learning, a divisor of --rollouts; GRPO needs several.', min=1)] = MainJob.samples,
-    differing: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling); needs --samples of 2 or more.')] = MainJob.differing,
+    dynamic_sampling: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling); needs --samples of 2 or more.')] = MainJob.dynamic_sampling,
     revisit: Annotated[float, typer.Option(help='Share of the instances that have been played already, and whose samples ended differently; needs --samples of 2 or more. 0: all are new.', min=0, max=1)] = MainJob.revisit,
-    rehearse: Annotated[bool, typer.Option(help='Go on learning from the demonstrations during reinforcement learning: 32 examples beside each step.')] = MainJob.rehearse,
+    replay: Annotated[bool, typer.Option(help='Go on learning from the demonstrations during reinforcement learning: 32 examples beside each step.')] = MainJob.replay,
     settings: Annotated[list[str], typer.Option('--set', help='NAME=VALUE of anything else in train.ppo.PPOConfig, such as shaping.signal=.3; a list `settings` in a YAML file.')] = MainJob.settings,
     max_tokens: MaxTokens = MainJob.max_tokens,
     episodes: Annotated[int, typer.Option(help='Test episodes of each task, each time that it is measured.', min=1)] = MainJob.episodes,
@@ -287,8 +287,8 @@ def run(
       uitars-nb run --suite miniwob/click-test --demos 20 --steps 40 --out runs/one
     """
     experiment('main')
-    job = MainJob(suite, start, before, demonstrator, demos, hard, mend, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, differing, revisit,
-              rehearse, tuple(settings), max_tokens, episodes, dtype, tuple(frozen), browsers, pages, threads)
+    job = MainJob(suite, start, before, demonstrator, demos, hard, mend, first, attend, balance, arithmetic, steps, batch, lr, updates, rollouts, pretrain, practice_lr, curriculum, algorithm, samples, dynamic_sampling, revisit,
+              replay, tuple(settings), max_tokens, episodes, dtype, tuple(frozen), browsers, pages, threads)
     report = report or (Path('reports/main') if job == MainJob(browsers=browsers, pages=pages, threads=threads) else out / 'report')
     run_main_job(job, out)
     with time_stage('report', out): page = run_notebook('main', report, dict(run=str(out), report=str(report)))

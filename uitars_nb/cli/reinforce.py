@@ -23,7 +23,7 @@ def check_practice(
     algorithm: str,
     batch: int,
     samples: int,
-    differing: bool,
+    dynamic_sampling: bool,
     curriculum: str,
     revisit: float,
     settings: Sequence[str] = (),
@@ -35,7 +35,7 @@ def check_practice(
     from uitars_nb.train.ppo import PPOConfig
     from uitars_nb.train.reinforce import check_slope
     config = with_settings(PPOConfig(algorithm, **known), settings)
-    check_slope(config.shaping, ActorConfig('', (), batch=batch, samples=samples, differing=differing, revisit=revisit).limits)
+    check_slope(config.shaping, ActorConfig('', (), batch=batch, samples=samples, dynamic_sampling=dynamic_sampling, revisit=revisit).limits)
     if curriculum not in KINDS: raise ValueError(f'there is no curriculum {curriculum!r}; there are {", ".join(KINDS)}')
     if config.algorithm == 'grpo' and samples < 2: raise ValueError('GRPO compares episodes of one instance: give --samples 2 or more')
 
@@ -61,12 +61,12 @@ def reinforce(
     updates: Annotated[int, typer.Option(help='Updates of the policy.', min=1)] = 100,
     batch: Annotated[int, typer.Option(help='Trajectories of an update.', min=1)] = 64,
     samples: Annotated[int, typer.Option(help='Episodes of each task instance, a divisor of --batch; GRPO needs several.', min=1)] = 1,
-    differing: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling); needs --samples of 2 or more.')] = False,
+    dynamic_sampling: Annotated[bool, typer.Option(help='Learn only from instances whose samples earned different outcomes (dynamic sampling); needs --samples of 2 or more.')] = False,
     staleness: Annotated[int, typer.Option(help='Updates that a trajectory may lie behind; 0: synchronous.', min=0)] = 2,
     pretrain: Annotated[int, typer.Option(help='Batches of value pretraining, at most; 0: none.', min=0)] = 60,
     epochs: Annotated[int, typer.Option(help='Passes over the trajectories of an update.', min=1)] = 2,
     lr: Annotated[float, typer.Option(help="Learning rate of the actor; the critic's is twice as high, or .0002 with --shared.")] = 1e-4,
-    fall: Annotated[float, typer.Option(help='Share of the updates, at the end, in which the rate falls to nothing.', min=0, max=1)] = 0.,
+    lr_decay: Annotated[float, typer.Option(help='Share of the updates, at the end, in which the rate falls to nothing.', min=0, max=1)] = 0.,
     muon: Annotated[bool, typer.Option(help='Muon for the matrices, embeddings and heads at .15 of its rate; it wants --lr three to five times as high, which is yours to give. Else AdamW for all.')] = False,
     shared: Annotated[bool, typer.Option(help="The critic is a head over the actor's own states, at a rate of .0002; else a network of its own.")] = False,
     curriculum: Annotated[str, typer.Option(help='How training tasks are drawn: uniform, or learnable, in proportion to p(1 - p) of the success p in each.')] = 'uniform',
@@ -92,7 +92,7 @@ def reinforce(
     Examples:
       uitars-nb reinforce runs/rl --start runs/sft/policy --suite miniwob/quick --updates 50
       uitars-nb reinforce runs/rl --start runs/sft/policy --set shaping.potential=true --set gae_lambda_policy=.97
-      uitars-nb reinforce runs/rl --start runs/sft/policy --demos runs/demos --set rehearsal=.5 --set lessons=2
+      uitars-nb reinforce runs/rl --start runs/sft/policy --demos runs/demos --set replay_weight=.5 --set lessons=2
       uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --suite miniwob/all --devices 8 --strategy fsdp
       uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --algorithm grpo --samples 8 --lora 16 --lr 1e-5 --set checkpointing=true
     """
@@ -105,7 +105,7 @@ def reinforce(
     from uitars_nb.train.sft import check_start
     from uitars_nb.train.value import SHARED_LR, value_config
     import uitars_nb.tasks.session_pools   # all of them
-    check_practice(algorithm, batch, samples, differing, curriculum, revisit, settings or (), updates=updates, lr=lr)
+    check_practice(algorithm, batch, samples, dynamic_sampling, curriculum, revisit, settings or (), updates=updates, lr=lr)
     judge = named_reward(reward)
     if strategy not in ('ddp', 'fsdp'): raise ValueError(f'there is no strategy {strategy!r} for practice; there are ddp and fsdp')
     check_start(start, frozen or ())
@@ -113,10 +113,10 @@ def reinforce(
     names = tuple(o.name for o in instances(suite))
     if lora: start = adapter_of(out, str(start), lora, seed)
     hardware = replace(fitting_hardware(start, out, out / 'value'), devices=devices, strategy=strategy if devices > 1 else 'auto')
-    c = with_settings(PPOConfig(algorithm, updates, epochs, lr=lr, fall=fall, muon=muon, shared=shared, frozen=tuple(frozen or ()), seed=seed), settings or ())
+    c = with_settings(PPOConfig(algorithm, updates, epochs, lr=lr, lr_decay=lr_decay, muon=muon, shared=shared, frozen=tuple(frozen or ()), seed=seed), settings or ())
     c = with_settings(replace(c, critic_lr=SHARED_LR if c.shared else 2 * c.lr), settings or ())
-    actor = ActorConfig(str(start), names, 'rl', batch, staleness, samples, differing, curriculum, revisit, c.seed, browsers=browsers, pages=pages, threads=threads,
+    actor = ActorConfig(str(start), names, 'rl', batch, staleness, samples, dynamic_sampling, curriculum, revisit, c.seed, browsers=browsers, pages=pages, threads=threads,
                         temperature=c.objective.temperature, top_p=c.objective.top_p, max_tokens=max_tokens, dtype=hardware.plays)
-    rehearsed = stream_of(out, start, demos, max_tokens, seed) if demos else None
+    replayed = stream_of(out, start, demos, max_tokens, seed) if demos else None
     critic = pretrain_value(start, out / 'value', actor, value_config(c, pretrain), hardware, judge) if pretrain and c.algorithm == 'ppo' else None
-    rank_zero_only(print)('The policy is in', learn(start, out, actor, c, critic, hardware, judge, rehearsed))
+    rank_zero_only(print)('The policy is in', learn(start, out, actor, c, critic, hardware, judge, replayed))

@@ -47,27 +47,27 @@ class Advantages(NamedTuple):
     adv_BT: Tensor   # what a token was better than expected
     ret_BT: Tensor   # what the critic should have said
 
-def _check(reward_BT, value_BT, own_BT, last_value_B):
-    shapes = [tuple(o.shape) for o in (reward_BT, value_BT, own_BT)]
-    if own_BT.dim() != 2 or len({*shapes}) > 1: raise ValueError(f'rewards, values and own are all of one shape (B, T), not {", ".join(map(str, shapes))}')
-    if own_BT.dtype != torch.bool: raise ValueError(f'own says yes or no: it is bool, not {own_BT.dtype}')
-    if last_value_B is not None and last_value_B.shape != own_BT.shape[:1]: raise ValueError(f'last values are one a row, ({len(own_BT)},), not {tuple(last_value_B.shape)}')
+def _check(reward_BT, value_BT, response_BT, last_value_B):
+    shapes = [tuple(o.shape) for o in (reward_BT, value_BT, response_BT)]
+    if response_BT.dim() != 2 or len({*shapes}) > 1: raise ValueError(f'rewards, values and own are all of one shape (B, T), not {", ".join(map(str, shapes))}')
+    if response_BT.dtype != torch.bool: raise ValueError(f'own says yes or no: it is bool, not {response_BT.dtype}')
+    if last_value_B is not None and last_value_B.shape != response_BT.shape[:1]: raise ValueError(f'last values are one a row, ({len(response_BT)},), not {tuple(last_value_B.shape)}')
 
-def _spread(x_N, own_BT): return x_N.new_zeros(own_BT.shape).masked_scatter_(own_BT, x_N)
+def _spread(x_N, response_BT): return x_N.new_zeros(response_BT.shape).masked_scatter_(response_BT, x_N)
 
 # %% ../../nbs/50_rl/00_gae.ipynb #2e736ad2
 def deltas(
     reward_BT: Tensor,                   # after each own token; 0 at all others
     value_BT: Tensor,                    # the critic's, before each token
-    own_BT: Tensor,                      # bool, the policy's own tokens
+    response_BT: Tensor,                      # bool, the policy's own tokens
     last_value_B: Tensor | None = None,  # value of the state that a cut-off trajectory ended in; 0 where it terminated
     gamma: float = 1.,                   # discount a token
 ) -> Tensor:
     "delta (N,) of the own tokens, row by row. Raises `ValueError` for shapes that do not agree, rewards out of place, and what is not finite."
-    _check(reward_BT, value_BT, own_BT, last_value_B)
-    reward_N, value_N = reward_BT[own_BT], value_BT[own_BT].to(torch.promote_types(value_BT.dtype, torch.float32))
-    if reward_BT.count_nonzero() > reward_N.count_nonzero() and reward_BT.masked_fill(own_BT, 0.).abs().nansum() > 0: raise ValueError("a reward lies on a token that is not the policy's own: `place_rewards` gives it to the last own token before")
-    length_B, next_N = own_BT.sum(1), value_N.roll(-1)
+    _check(reward_BT, value_BT, response_BT, last_value_B)
+    reward_N, value_N = reward_BT[response_BT], value_BT[response_BT].to(torch.promote_types(value_BT.dtype, torch.float32))
+    if reward_BT.count_nonzero() > reward_N.count_nonzero() and reward_BT.masked_fill(response_BT, 0.).abs().nansum() > 0: raise ValueError("a reward lies on a token that is not the policy's own: `place_rewards` gives it to the last own token before")
+    length_B, next_N = response_BT.sum(1), value_N.roll(-1)
     next_N[_ends(length_B)] = 0. if last_value_B is None else last_value_B[length_B > 0].to(next_N.dtype)
     delta_N = reward_N + gamma * next_N - value_N
     if not delta_N.isfinite().all(): raise ValueError('a reward or value of an own token is not a finite number: look at the critic, and at what gave the rewards')
@@ -80,7 +80,7 @@ def _ends(length_B): return (length_B.cumsum(0) - 1)[length_B > 0]
 def gae(
     reward_BT: Tensor,                           # these five as in `deltas`
     value_BT: Tensor,
-    own_BT: Tensor,
+    response_BT: Tensor,
     last_value_B: Tensor | None = None,
     gamma: float = 1.,
     gae_lambda_policy: float | Tensor = .95,     # a number, or one for each row
@@ -88,10 +88,10 @@ def gae(
     length_adaptive_alpha: float | None = None,  # where given, the policy's lambda follows from the length instead
 ) -> Advantages:
     "Decoupled, length-adaptive GAE over the own tokens of ragged trajectories, across all gaps. Raises `ValueError` as `deltas` does."
-    delta_N, length_B = deltas(reward_BT, value_BT, own_BT, last_value_B, gamma), own_BT.sum(1)
+    delta_N, length_B = deltas(reward_BT, value_BT, response_BT, last_value_B, gamma), response_BT.sum(1)
     if length_adaptive_alpha is not None: gae_lambda_policy = length_adaptive_lambda(length_B.to(delta_N.dtype), length_adaptive_alpha)
     adv_N, value_adv_N = (discounted_sum(delta_N, _decay(gamma * lam, length_B, delta_N)) for lam in (gae_lambda_policy, gae_lambda_value))
-    return Advantages(_spread(adv_N, own_BT), _spread(value_adv_N + value_BT[own_BT], own_BT))
+    return Advantages(_spread(adv_N, response_BT), _spread(value_adv_N + value_BT[response_BT], response_BT))
 
 def _decay(coef, length_B, like):
     "(N,): each row's coefficient at its own tokens but the last."
@@ -107,9 +107,9 @@ def place_rewards(
     signal_BS: Tensor | None = None,    # intermediate rewards, one for each step
 ) -> Tensor:
     "Rewards (B, T): each signal at the last own token of its step, the outcome at the last of all. Raises `ValueError` where a reward has no token to lie on."
-    own_BT = turn_BT >= 0
+    response_BT = turn_BT >= 0
     reward_BT = torch.zeros(turn_BT.shape, dtype=outcome_B.dtype, device=turn_BT.device)
-    _add(reward_BT, own_BT, outcome_B)
+    _add(reward_BT, response_BT, outcome_B)
     for s in range(0 if signal_BS is None else signal_BS.shape[1]): _add(reward_BT, turn_BT == s, signal_BS[:, s])
     return reward_BT
 

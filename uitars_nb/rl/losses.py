@@ -21,7 +21,7 @@ Mean = Literal['token', 'sequence']
 
 def masked_mean(
     x_BT: Tensor,
-    own_BT: Tensor,               # bool
+    response_BT: Tensor,               # bool
     mean: Mean = 'token',
     total: float | None = None,   # what to divide by: tokens (or sequences) of a whole batch, where this is a part of it
     length_B: Tensor | None = None,   # own tokens of each row's trajectory, where it lies over several rows; only for 'sequence', with `total`
@@ -29,7 +29,7 @@ def masked_mean(
     "Mean over own tokens, or over trajectories of their tokens' means; 0 where there is nothing. Raises `ValueError` for another mean, or a missing total."
     if mean not in ('token', 'sequence'): raise ValueError(f"a mean is over 'token' or 'sequence', not {mean!r}")
     if length_B is not None and total is None: raise ValueError('rows are parts of trajectories here: give their number as total')
-    x_BT, n_B = torch.where(own_BT, x_BT, 0), own_BT.sum(1)
+    x_BT, n_B = torch.where(response_BT, x_BT, 0), response_BT.sum(1)
     if mean == 'token': return x_BT.sum() / (total or max(1, int(n_B.sum())))
     return (x_BT.sum(1) / (n_B if length_B is None else length_B).clamp(min=1)).sum() / (total or max(1, int((n_B > 0).sum())))
 
@@ -37,12 +37,12 @@ def masked_mean(
 def stale_weights(
     old_BT: Tensor,        # log-probabilities under the policy at the start of the update
     behaviour_BT: Tensor,  # under the weights that sampled each token
-    own_BT: Tensor,        # bool
+    response_BT: Tensor,        # bool
     cap: float = 2.,
 ) -> Tensor:
     "Truncated importance weights (B, T), without gradient; 1 for fresh tokens, 0 for those that are not own. Raises `ValueError` for a cap below 1."
     if cap < 1: raise ValueError(f'a cap below 1 would shrink fresh tokens too: {cap}')
-    return torch.where(own_BT, torch.where(own_BT, old_BT - behaviour_BT, 0).exp().clamp(max=cap), 0).detach()
+    return torch.where(response_BT, torch.where(response_BT, old_BT - behaviour_BT, 0).exp().clamp(max=cap), 0).detach()
 
 # %% ../../nbs/50_rl/10_losses.ipynb #deb8a8e8
 def kl_estimate(
@@ -65,7 +65,7 @@ def policy_loss(
     logp_BT: Tensor,                # log-probabilities under the policy that learns
     old_BT: Tensor,                 # under the policy at the start of the update
     adv_BT: Tensor,                 # in deviations where it is whitened, else in rewards
-    own_BT: Tensor,                 # bool
+    response_BT: Tensor,                 # bool
     eps_low: float = .2,
     eps_high: float = .28,
     weight_BT: Tensor | None = None,  # `stale_weights`
@@ -77,20 +77,20 @@ def policy_loss(
     "PPO's clipped surrogate with separate bounds, negated. Raises `ValueError` for bounds that are no bounds."
     if dual_clip is not None and dual_clip <= 1 + eps_high: raise ValueError(f'dual_clip lies above 1 + eps_high = {1 + eps_high}, not at {dual_clip}: below it, it would clip what the first clip leaves alone')
     if not (0 <= eps_low <= 1 and eps_high >= 0): raise ValueError(f'the ratio is kept within [1 - eps_low, 1 + eps_high], so not eps_low={eps_low}, eps_high={eps_high}')
-    diff_BT, adv_BT = torch.where(own_BT, logp_BT - old_BT, 0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO), torch.where(own_BT, adv_BT, 0).detach()
+    diff_BT, adv_BT = torch.where(response_BT, logp_BT - old_BT, 0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO), torch.where(response_BT, adv_BT, 0).detach()
     ratio_BT = diff_BT.exp()
     gain_BT = torch.minimum(ratio_BT * adv_BT, ratio_BT.clamp(1 - eps_low, 1 + eps_high) * adv_BT)
     if dual_clip is not None: gain_BT = torch.where(adv_BT < 0, torch.maximum(gain_BT, dual_clip * adv_BT), gain_BT)
     if weight_BT is not None: gain_BT = gain_BT * weight_BT
-    share = lambda x: masked_mean(x.detach().to(diff_BT.dtype), own_BT)
+    share = lambda x: masked_mean(x.detach().to(diff_BT.dtype), response_BT)
     high, low = (ratio_BT > 1 + eps_high) & (adv_BT > 0), (ratio_BT < 1 - eps_low) & (adv_BT < 0)
-    return PolicyLoss(-masked_mean(gain_BT, own_BT, mean, total, length_B), share(high), share(low), share(kl_estimate(diff_BT)))
+    return PolicyLoss(-masked_mean(gain_BT, response_BT, mean, total, length_B), share(high), share(low), share(kl_estimate(diff_BT)))
 
 # %% ../../nbs/50_rl/10_losses.ipynb #9c23c9a3
 def value_loss(
     value_BT: Tensor,            # of the critic that learns
     ret_BT: Tensor,              # targets
-    own_BT: Tensor,              # bool
+    response_BT: Tensor,              # bool
     old_BT: Tensor | None = None,  # values at the start of the update; without them nothing is clipped
     eps: float = .2,
     mean: Mean = 'token',
@@ -98,21 +98,21 @@ def value_loss(
     length_B: Tensor | None = None,   # likewise
 ) -> Tensor:
     "Half the squared error (a scalar), clipped around the old values where these are given."
-    value_BT, ret_BT = torch.where(own_BT, value_BT, 0), torch.where(own_BT, ret_BT, 0).detach()
+    value_BT, ret_BT = torch.where(response_BT, value_BT, 0), torch.where(response_BT, ret_BT, 0).detach()
     error_BT = (value_BT - ret_BT) ** 2
     if old_BT is not None:
-        old_BT = torch.where(own_BT, old_BT, 0).detach()
+        old_BT = torch.where(response_BT, old_BT, 0).detach()
         error_BT = torch.maximum(error_BT, (value_BT.clamp(old_BT - eps, old_BT + eps) - ret_BT) ** 2)
-    return .5 * masked_mean(error_BT, own_BT, mean, total, length_B)
+    return .5 * masked_mean(error_BT, response_BT, mean, total, length_B)
 
 # %% ../../nbs/50_rl/10_losses.ipynb #1ffa0cae
 def explained_variance(
     value_BT: Tensor,   # fp32 (B, T)
     ret_BT: Tensor,     # likewise: targets
-    own_BT: Tensor,  # bool
+    response_BT: Tensor,  # bool
 ) -> float:
     "1 - Var(R - V) / Var(R) over own tokens; NaN where all returns are equal, but for rounding."
-    v, r = value_BT[own_BT].double(), ret_BT[own_BT].double()
+    v, r = value_BT[response_BT].double(), ret_BT[response_BT].double()
     return float('nan') if is_constant(r) else float(1 - (r - v).var(correction=0) / r.var(correction=0))
 
 def is_constant(
@@ -132,12 +132,12 @@ def entropy(
 
 def positive_nll(
     logp_BT: Tensor,
-    own_BT: Tensor,     # bool
+    response_BT: Tensor,     # bool
     success_B: Tensor,  # bool
     total: float | None = None,   # as in `masked_mean`: of the successful ones
 ) -> Tensor:
     "Mean negative log-probability of the own tokens of successful trajectories; 0 without any."
-    return -masked_mean(logp_BT, own_BT & success_B[:, None], total=total)
+    return -masked_mean(logp_BT, response_BT & success_B[:, None], total=total)
 
 # %% ../../nbs/50_rl/10_losses.ipynb #4e3e90de
 def grpo_advantages(
@@ -159,23 +159,23 @@ def grpo_advantages(
 # %% ../../nbs/50_rl/10_losses.ipynb #6d07e2a6
 def whiten(
     x_BT: Tensor,
-    own_BT: Tensor,     # bool
+    response_BT: Tensor,     # bool
     least: float = 1e-8,   # deviation; what varies less is not blown up to 1
     over: Callable[[float], float] = float,   # a sum's mean over the devices that share a batch
 ) -> Tensor:
     "Mean 0 and standard deviation 1 over own tokens, of all devices if told how; 0 elsewhere, and everywhere where all are equal."
-    total = lambda y_BT: over(float(torch.where(own_BT, y_BT, 0).double().sum()))
+    total = lambda y_BT: over(float(torch.where(response_BT, y_BT, 0).double().sum()))
     n = total(torch.ones_like(x_BT)) or 1.
     mean = total(x_BT) / n
     std = max(least, (total((x_BT - mean) ** 2) / n) ** .5)
-    return torch.where(own_BT, (x_BT - mean) / std, 0)
+    return torch.where(response_BT, (x_BT - mean) / std, 0)
 
 def reinforce_pp_advantages(
     reward_BT: Tensor,  # after each token, a penalty for divergence included where one is wanted
-    own_BT: Tensor,     # bool
+    response_BT: Tensor,     # bool
     gamma: float = 1.,
     least: float = 1e-8,   # these two as in `whiten`
     over: Callable[[float], float] = float,
 ) -> Tensor:
     "REINFORCE++: return to go of each own token, whitened over the batch."
-    return whiten(gae(reward_BT, torch.zeros_like(reward_BT), own_BT, gamma=gamma, gae_lambda_policy=1.).adv_BT, own_BT, least, over)
+    return whiten(gae(reward_BT, torch.zeros_like(reward_BT), response_BT, gamma=gamma, gae_lambda_policy=1.).adv_BT, response_BT, least, over)

@@ -38,7 +38,7 @@ Variant = Callable[[Path, int], object]   # trains in a directory with a seed, a
 
 def run_variants(
     path: str | Path,            # the experiment's directory
-    arms: Mapping[str, Variant],
+    variants: Mapping[str, Variant],
     seeds: Iterable[int],
     columns: Sequence[str],      # of the metrics to keep
     read: Callable[[Path], pd.DataFrame] = read_metrics,   # a run's metrics, a row each update
@@ -46,12 +46,12 @@ def run_variants(
 ) -> pd.DataFrame:
     "The curves of all arms: a row for each arm, seed and update. Runs that `curves.csv` holds already are left alone. Raises `ValueError` for `at_once` below 1, for an arm whose name is no folder's, and for one (a dataclass) whose fields are not those that it ran with before; what an arm raises, after the seeds that run beside it."
     path = Path(path)
-    if bad := [name for name in arms if Path(name).name != name]: raise ValueError(f'an arm keeps its runs in a folder of its name, and {bad[0]!r} is no name of one: name it without a slash')
-    for name, arm in arms.items():
-        if is_dataclass(arm): Run(path/'arms'/name, asdict(arm))
+    if bad := [name for name in variants if Path(name).name != name]: raise ValueError(f'an arm keeps its runs in a folder of its name, and {bad[0]!r} is no name of one: name it without a slash')
+    for name, variant in variants.items():
+        if is_dataclass(variant): Run(path/'variants'/name, asdict(variant))
     if at_once < 1: raise ValueError(f'one seed at least runs at a time, not {at_once}')
     path.mkdir(parents=True, exist_ok=True)
-    one = partial(_run_seed, path, dict(arms), list(columns), read)
+    one = partial(_run_seed, path, dict(variants), list(columns), read)
     if at_once == 1:
         for seed in seeds: one(seed)
     else:
@@ -59,13 +59,13 @@ def run_variants(
         with ProcessPoolExecutor(at_once, multiprocessing.get_context('spawn'), torch.set_num_threads, (share,)) as pool: list(pool.map(one, seeds))
     return pd.read_csv(path/'curves.csv')
 
-def _run_seed(path, arms, columns, read, seed):
+def _run_seed(path, variants, columns, read, seed):
     file = path/'curves.csv'
-    def known(): return pd.read_csv(file) if file.exists() else pd.DataFrame(columns=['arm', 'seed'])
-    for name, arm in arms.items():
-        if (name, seed) in set(known()[['arm', 'seed']].itertuples(index=False, name=None)): continue
-        arm(path/'runs'/f'{name}-{seed}', seed)
-        rows = read(path/'runs'/f'{name}-{seed}').reindex(columns=columns).rename_axis('update').reset_index().assign(arm=name, seed=seed)
+    def known(): return pd.read_csv(file) if file.exists() else pd.DataFrame(columns=['variant', 'seed'])
+    for name, variant in variants.items():
+        if (name, seed) in set(known()[['variant', 'seed']].itertuples(index=False, name=None)): continue
+        variant(path/'runs'/f'{name}-{seed}', seed)
+        rows = read(path/'runs'/f'{name}-{seed}').reindex(columns=columns).rename_axis('update').reset_index().assign(variant=name, seed=seed)
         with locked(path):   # other processes add to it as well
             others = known()
             write_atomic(file, pd.concat([others, rows] if len(others) else [rows]).round(5).to_csv(index=False))
@@ -87,13 +87,13 @@ def bands(
     confidence: float = .95,
 ) -> pd.DataFrame:
     "A row for each arm and update: mean, low, high and number of seeds. No row for what was never measured, as a difference of updates where there is one update."
-    wide = curves.pivot_table(index='update', columns=['arm', 'seed'], values=column).rolling(smooth, min_periods=1).mean()
+    wide = curves.pivot_table(index='update', columns=['variant', 'seed'], values=column).rolling(smooth, min_periods=1).mean()
     rows = []
-    for arm, table in wide.T.groupby('arm'):
+    for variant, table in wide.T.groupby('variant'):
         mean, sd, n = table.mean(), table.std(ddof=1).fillna(0.), table.count()
         half = stats.t.ppf((1 + confidence) / 2, np.maximum(n - 1, 1)) * sd / np.sqrt(n)
-        rows.append(pd.DataFrame(dict(arm=arm, mean=mean, low=mean - half, high=mean + half, seeds=n)))
-    return pd.concat(rows).reset_index() if rows else pd.DataFrame(columns=['update', 'arm', 'mean', 'low', 'high', 'seeds'])
+        rows.append(pd.DataFrame(dict(variant=variant, mean=mean, low=mean - half, high=mean + half, seeds=n)))
+    return pd.concat(rows).reset_index() if rows else pd.DataFrame(columns=['update', 'variant', 'mean', 'low', 'high', 'seeds'])
 
 # %% ../../nbs/70_train/40_arms.ipynb #869a881a
 BOUNDS = dict(success=(0., 1.), clip_high=(0., 1.), clip_low=(0., 1.), explained_variance=(-1., 1.), value_return_correlation=(-1., 1.)) | dict.fromkeys(('entropy', 'rounds', 'think_words', 'dropped', 'trajs_per_min', 'swing'), (0., None))   # column -> between what its numbers lie, or are drawn
@@ -112,7 +112,7 @@ class Effect(NamedTuple):
 def effect(
     curves: pd.DataFrame,
     column: str,
-    arm: str,
+    variant: str,
     against: str,
     first: int = 0,           # updates that count: from this one
     last: int | None = None,  # to this one
@@ -121,11 +121,11 @@ def effect(
 ) -> Effect:
     "How much more of `column` one arm has than another; the interval ends where no difference can lie. Raises `ValueError` for an arm that has no curve, and for fewer than two seeds in common."
     part = curves[(curves['update'] >= first) & (curves['update'] <= (np.inf if last is None else last))]
-    each = part.groupby(['arm', 'seed'])[column].mean().unstack('arm')
-    if gone := [o for o in (arm, against) if o not in each]: raise ValueError(f'no curve of {gone[0]!r}: there are those of {", ".join(map(repr, each))}')
+    each = part.groupby(['variant', 'seed'])[column].mean().unstack('variant')
+    if gone := [o for o in (variant, against) if o not in each]: raise ValueError(f'no curve of {gone[0]!r}: there are those of {", ".join(map(repr, each))}')
     if ratio: each = np.log(each)
-    diff = (each[arm] - each[against]).dropna()
-    if len(diff) < 2: raise ValueError(f'{arm} and {against} have {len(diff)} seeds in common: two are needed for an interval')
+    diff = (each[variant] - each[against]).dropna()
+    if len(diff) < 2: raise ValueError(f'{variant} and {against} have {len(diff)} seeds in common: two are needed for an interval')
     test = stats.ttest_1samp(diff, 0.)
     ci = test.confidence_interval(confidence)
     least, most = (None, None) if ratio else BOUNDS.get(column, (None, None))
@@ -140,8 +140,8 @@ def draw_bands(
     label: str = '',         # of the vertical axis
 ):
     "Each arm's mean as a line with its interval as a band."
-    for arm, rows in table.groupby('arm', sort=False):
-        line, = ax.plot(rows['update'], rows['mean'], label=arm, lw=1.6, marker='o' if len(rows) < 3 else None)
+    for variant, rows in table.groupby('variant', sort=False):
+        line, = ax.plot(rows['update'], rows['mean'], label=variant, lw=1.6, marker='o' if len(rows) < 3 else None)
         ax.fill_between(rows['update'], rows['low'], rows['high'], color=line.get_color(), alpha=.18, lw=0)
     ax.set(xlabel='update', ylabel=label)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -187,7 +187,7 @@ class RLVariant:
         return reinforce(self.start, path, mine, replace(self.config, seed=seed), critic, self.hardware, progress=False)
 
     def _critic(self, folder, actor):
-        plain = replace(actor, staleness=0, samples=1, differing=False, revisit=0., delays=(0., 0.))   # a critic depends on none of these
+        plain = replace(actor, staleness=0, samples=1, dynamic_sampling=False, revisit=0., delays=(0., 0.))   # a critic depends on none of these
         key = zlib.crc32(json.dumps([asdict(plain), asdict(self.value)]).encode())
         return pretrain_value(self.start, folder/f'critic-{actor.seed}-{key:08x}', plain, replace(self.value, seed=actor.seed), self.hardware, progress=False)
 
@@ -233,7 +233,7 @@ class ExperimentSetup:
         for name in ('tasks', 'frozen'):
             if isinstance(said := getattr(self, name), str): raise ValueError(f'{name} is a list: write [{said}], not {said}')
 
-    def arm(self,
+    def variant(self,
         pretrained: bool = True,   # the critic
         actor: Mapping = {},       # fields of `ActorConfig` that this arm has of its own
         **ppo,                     # likewise of `PPOConfig`

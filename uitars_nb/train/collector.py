@@ -83,13 +83,13 @@ class Collector(IterableDataset):
         staleness: int = 1 << 30,          # updates that a trajectory may lie behind
         start: int = 0,                    # number of the first batch
         length: int = 1 << 30,             # batches of the run; a loader that knows it does not ask for one ahead, which synchronous training could not give
-        differing: bool = False,           # only instances whose samples earned different outcomes
+        dynamic_sampling: bool = False,           # only instances whose samples earned different outcomes
         at_once: int = 8,                  # verdicts that are formed at the same time
     ):
         if batch % samples: raise ValueError(f'a batch of {batch} does not hold whole groups of {samples} samples: take a multiple of that')
         self.source, self.path, self.batch, self.reward, self.staleness, self.start = source, Path(path), batch, reward, staleness, start
-        if differing and samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
-        self.length, self.differing, self.verdicts, self.untold = length, differing, {}, []   # of the samples that wait, by trajectory; with those that the curriculum has not heard of
+        if dynamic_sampling and samples < 2: raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
+        self.length, self.dynamic_sampling, self.verdicts, self.untold = length, dynamic_sampling, {}, []   # of the samples that wait, by trajectory; with those that the curriculum has not heard of
         self.judges = asyncio.Semaphore(at_once)
         self.store, self.groups, self.ready = Store(self.path/'store'), PromptGroups(samples, retries), []   # groups that wait for the next batch
 
@@ -207,7 +207,7 @@ class Collector(IterableDataset):
 
     def _alike(self, group, left):
         "Whether samples are left out because nothing sets them apart. Raises `NothingToLearn` where that holds for nearly all."
-        if not self.differing or len({self._verdict(o).outcome for o in group}) > 1: return False
+        if not self.dynamic_sampling or len({self._verdict(o).outcome for o in group}) > 1: return False
         left.update(alike=len(group), alike_solved=sum(self._verdict(o).success for o in group))
         if left['alike'] <= PATIENCE * self.batch: return True
         raise NothingToLearn(f'of {left["alike"]} episodes, {left["alike_solved"]} of them successes, each earned the same as the other samples of its instance: take other tasks, or learn from all')

@@ -68,7 +68,7 @@ class Experience:
     def __len__(self): return len(self.outcome_B)
 
     @property
-    def own_BT(self) -> torch.Tensor:
+    def response_BT(self) -> torch.Tensor:
         "bool (B, T): the own tokens of each trajectory, end to end."
         length_B = torch.zeros(len(self), dtype=torch.long).index_add_(0, self.traj_R, self.length_R)
         return torch.arange(int(length_B.max())) < length_B[:, None]
@@ -76,7 +76,7 @@ class Experience:
     @property
     def turn_BT(self) -> torch.Tensor:
         "int (B, T): the row among its trajectory's that an own token belongs to; -1 elsewhere."
-        return torch.full(self.own_BT.shape, -1).masked_scatter(self.own_BT, self.step_R.repeat_interleave(self.length_R))
+        return torch.full(self.response_BT.shape, -1).masked_scatter(self.response_BT, self.step_R.repeat_interleave(self.length_R))
 
     @property
     def tokens_BS(self) -> torch.Tensor:
@@ -92,7 +92,7 @@ class Experience:
 
     def along(self, x_N: torch.Tensor) -> torch.Tensor:
         "(B, T): a vector over the own tokens, along the trajectories."
-        return x_N.new_zeros(self.own_BT.shape).masked_scatter(self.own_BT, x_N)
+        return x_N.new_zeros(self.response_BT.shape).masked_scatter(self.response_BT, x_N)
 
 # %% ../../nbs/70_train/20_experience.ipynb #a8024f23
 def build_experience(
@@ -164,8 +164,8 @@ def advantages(
     **kwargs,                            # of `rl.gae.gae`
 ) -> Advantages:
     "Advantages and returns (N,) of the own tokens."
-    adv = gae(token_rewards(exp, shaping), exp.along(value_N), exp.own_BT, **kwargs)
-    return Advantages(*(x[exp.own_BT] for x in adv))
+    adv = gae(token_rewards(exp, shaping), exp.along(value_N), exp.response_BT, **kwargs)
+    return Advantages(*(x[exp.response_BT] for x in adv))
 
 def group_advantages(
     exp: Experience,
@@ -174,7 +174,7 @@ def group_advantages(
 ) -> torch.Tensor:
     "GRPO's advantages (N,): how much better than the other samples of its instance each trajectory was, the same for all of its tokens, but never good for a malformed reply, which the others made up for."
     adv_B = grpo_advantages(outcome_rewards(exp, shaping), exp.group_B, scale) + grpo_advantages(shaped_rewards(exp, shaping).sum(1), exp.group_B, scale=False)
-    adv_N = adv_B[:, None].expand(exp.own_BT.shape)[exp.own_BT]
+    adv_N = adv_B[:, None].expand(exp.response_BT.shape)[exp.response_BT]
     return torch.where(exp.malformed_N, adv_N.clamp(max=0), adv_N)
 
 # %% ../../nbs/70_train/20_experience.ipynb #c9cc9a86

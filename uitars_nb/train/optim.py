@@ -127,8 +127,8 @@ def lr_scale(
     step: int,        # of the optimiser, from 0
     steps: int,       # of the whole run
     warmup: float,    # share of the steps in which the rate rises
-    fall: float,      # share of the steps, at the end, in which it falls
+    lr_decay: float,      # share of the steps, at the end, in which it falls
 ) -> float:
     "The learning rate at a step as a share of its peak."
     rise = (step + 1) / max(1., warmup * steps)
-    return max(0., min(1., rise, (steps - step) / max(1., fall * steps)))
+    return max(0., min(1., rise, (steps - step) / max(1., lr_decay * steps)))

@@ -66,7 +66,7 @@ class PerceptionConfig:
     batch: int = 32           # screens
     lr: float = 3e-3          # peak, of Muon
     warmup: float = .04       # share of the steps
-    fall: float = .4          # share of the steps
+    lr_decay: float = .4          # share of the steps
     blank: float = BLANK      # weight of a cell without a name
     beside: float = .3        # weight of kinds, colours and marks
     tokens: float = 1.        # weight of what the image tokens tell of their cells
@@ -75,7 +75,7 @@ class PerceptionConfig:
     keep_every: int = 200     # steps between checkpoints
     seed: int = 0
 
-    def __post_init__(self): check_numbers(self, positive='steps batch lr every', weights='blank beside tokens keep_every', shares='warmup fall')
+    def __post_init__(self): check_numbers(self, positive='steps batch lr every', weights='blank beside tokens keep_every', shares='warmup lr_decay')
 
 EVEN = 9   # cells of a letter of ten pixels; each letter counts as much as it, whatever its size
 assert NAMES[1:] == (len(KINDS), len(COLOURS), len(MARKS)), 'model.stem and flywheel.labels disagree on the names of cells'
@@ -91,7 +91,7 @@ class PerceptionPretraining(L.LightningModule):
         "Muon with AdamW, and the schedule."
         c = self.config
         optimizer = MuonAdamW(groups(self.named_parameters(), c.lr, .01, outer=1.))
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_scale(step, c.steps, c.warmup, c.fall))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_scale(step, c.steps, c.warmup, c.lr_decay))
         return dict(optimizer=optimizer, lr_scheduler=dict(scheduler=schedule, interval='step'))
 
     def forward(self, pixels: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:

@@ -50,7 +50,7 @@ class PPOConfig:
     shared: bool = False                          # the critic is a head over the actor's own states
     decay: float = 0.                             # weight decay
     warmup: int = 5                               # updates in which the actor's rate rises
-    fall: float = 0.                              # share of the updates, at the end, in which it falls to nothing
+    lr_decay: float = 0.                              # share of the updates, at the end, in which it falls to nothing
     clip: float = 1.                              # largest norm of a gradient
     gamma: float = 1.
     gae_lambda_policy: float = .95                # at least; 0 leaves the length alone to say
@@ -61,8 +61,8 @@ class PPOConfig:
     value_clip: float | None = None               # values move at most this far in an update
     objective: Objective = field(default_factory=Objective)
     shaping: Shaping = field(default_factory=Shaping)
-    rehearsal: float = 1.                         # weight of the mean loss on demonstrations, where there are any
-    lessons: int = 1                              # batches of them beside each step
+    replay_weight: float = 1.                         # weight of the mean loss on demonstrations, where there are any
+    replay_batches_a_step: int = 1                              # batches of them beside each step
     frozen: tuple[str, ...] = ()                  # parameters of both networks that stay as they are: beginnings of their names
     checkpointing: bool = False                   # layers are computed again in the backward pass (`train.devices.checkpoint_activations`), which models of billions want
     compile: bool = False                         # the networks' layers, and stems that learn (`train.devices.compile_layers`): faster updates, after a first one of a minute more
@@ -70,8 +70,8 @@ class PPOConfig:
 
     def __post_init__(self):
         if self.algorithm not in ALGORITHMS: raise ValueError(f'no algorithm {self.algorithm!r}; there are {", ".join(ALGORITHMS)}')
-        check_numbers(self, positive='updates epochs minibatches lessons part_tokens lr critic_lr length_adaptive_alpha value_clip', weights='decay warmup clip rehearsal',
-                      shares='fall momentum gamma gae_lambda_policy gae_lambda_value')
+        check_numbers(self, positive='updates epochs minibatches replay_batches_a_step part_tokens lr critic_lr length_adaptive_alpha value_clip', weights='decay warmup clip replay_weight',
+                      shares='lr_decay momentum gamma gae_lambda_policy gae_lambda_value')
         if self.shaping.potential and self.gamma != 1: raise ValueError(f'potentials leave the optimum alone where gamma is 1, not {self.gamma}: steps of different length are discounted differently')
 
 # %% ../../nbs/70_train/30_ppo.ipynb #69cb56ef
@@ -85,14 +85,14 @@ def batch_targets(
     "What the actor compares with, by the configured algorithm. What is whitened is so over all devices."
     c = config
     if c.algorithm == 'grpo': return Targets(old_N, group_advantages(exp, c.shaping, c.group_scale), reference_N)
-    if c.algorithm == 'reinforce++': return Targets(old_N, reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.own_BT, c.gamma, LEAST, reduce_over_devices)[exp.own_BT], reference_N)
+    if c.algorithm == 'reinforce++': return Targets(old_N, reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.response_BT, c.gamma, LEAST, reduce_over_devices)[exp.response_BT], reference_N)
     adv_N = advantages(exp, value_N, c.shaping, gamma=c.gamma, gae_lambda_policy=_lambda(exp, c)).adv_BT
     return Targets(old_N, whiten(adv_N[None], torch.ones_like(adv_N[None], dtype=torch.bool), LEAST, reduce_over_devices)[0] if c.whiten else adv_N, reference_N)
 
 def _lambda(exp, c):
     "The policy's lambda, for all trajectories or for each."
     if c.length_adaptive_alpha is None: return c.gae_lambda_policy
-    return length_adaptive_lambda(exp.own_BT.sum(1).float(), c.length_adaptive_alpha).clamp(min=c.gae_lambda_policy)
+    return length_adaptive_lambda(exp.response_BT.sum(1).float(), c.length_adaptive_alpha).clamp(min=c.gae_lambda_policy)
 
 # %% ../../nbs/70_train/30_ppo.ipynb #86dca8a2
 def critic_metrics(
@@ -130,7 +130,7 @@ class PPO(L.LightningModule):
         self.policy, self.model, self.config = policy, policy.model, config
         self.critic = critic if config.algorithm == 'ppo' else None
         self.__dict__['reference'] = reference   # not trained, not saved
-        self.demos = replay_batches(demos, policy) if demos is not None and config.rehearsal else None
+        self.demos = replay_batches(demos, policy) if demos is not None and config.replay_weight else None
         self.version = 0    # updates made
         self.waited, self.stats = perf_counter(), {}   # when the last update ended, and what the actor had counted by then
         for o in (self.model, *([self.critic.model] if self.critic is not None and not self.critic.shared else [])):
@@ -204,7 +204,7 @@ class PPO(L.LightningModule):
         "The actor's steps; means over tokens of what happened."
         c, optimizer, backward = self.config, self.optimizers(use_pl_optimizer=True), local_backward(self)
         optimizer = optimizer[0] if isinstance(optimizer, list) else optimizer
-        share = min(1., (self.version + 1) / max(1, c.warmup), (c.updates - self.version) / max(1., c.fall * c.updates))
+        share = min(1., (self.version + 1) / max(1, c.warmup), (c.updates - self.version) / max(1., c.lr_decay * c.updates))
         for group in optimizer.param_groups: group['lr'] = share * group.setdefault('initial_lr', group['lr'])
         sums, norms, said, n = {}, [], [], 0
         for some in steps:
@@ -214,15 +214,15 @@ class PPO(L.LightningModule):
                 backward(weight * loss.loss)
                 for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * v   # numbers are read at the end: each would wait for a GPU
             n += tokens
-            if self.demos: said.append(add_replay_gradients(self.policy, self.demos, self._numbers(len(norms)), c.rehearsal, backward))
+            if self.demos: said.append(add_replay_gradients(self.policy, self.demos, self._numbers(len(norms)), c.replay_weight, backward))
             norms.append(take_step(optimizer, self.model.parameters(), c.clip))
-        return {k: float(v) / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), **({'rehearsal': float(np.mean(said))} if said else {}), adv_abs=float(targets.adv_N.abs().mean()), kl_after=self.moved(exp, targets, rng))
+        return {k: float(v) / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), **({'replay_weight': float(np.mean(said))} if said else {}), adv_abs=float(targets.adv_N.abs().mean()), kl_after=self.moved(exp, targets, rng))
 
     def _numbers(self, step):
         "Of the lessons beside an update's step: on each device others, and after a kill the same."
         c = self.config
         place = (self.version * c.epochs * c.minibatches + step) * self.trainer.world_size + self.trainer.global_rank
-        return range(place * c.lessons, (place + 1) * c.lessons)
+        return range(place * c.replay_batches_a_step, (place + 1) * c.replay_batches_a_step)
 
     @torch.no_grad()
     def moved(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> float:

@@ -66,7 +66,7 @@ class RolloutFeed(L.LightningDataModule):
         rank = self.trainer.global_rank
         c = replace(self.config, run=f'{self.config.run}-{rank}' if rank else self.config.run, skip=self.config.skip + rank * RANK, device=self.trainer.local_rank)
         self.actor = Actor(c, self.weights, self.start)
-        self.collector = collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, self.oldest, self.start, self.length, c.differing)
+        self.collector = collector = Collector(self.actor, self.path/f'rank-{rank}', c.batch, self.reward, c.samples, c.retries, self.oldest, self.start, self.length, c.dynamic_sampling)
         if len(collector.store):   # an earlier start has played, and may have been killed before it wrote its first line
             self.actor.config = replace(c, skip=max(c.skip, collector.drawn) + (2 + c.staleness) * c.batch)
             latest = (collector.journal or [{}])[-1]
@@ -211,7 +211,7 @@ def validation_actor(
     actor: ActorConfig,
 ) -> ActorConfig:
     "The same actor on other instances, with other draws: what a critic has seen of a policy's practice, it does not judge."
-    return replace(actor, run=f'{actor.run}-value', skip=actor.skip + APART, staleness=max(1, actor.staleness), differing=False, revisit=0.)
+    return replace(actor, run=f'{actor.run}-value', skip=actor.skip + APART, staleness=max(1, actor.staleness), dynamic_sampling=False, revisit=0.)
 
 def _run(trainer, module, feed, checkpoint=None):
     "Fit; whatever happens, the actor ends."

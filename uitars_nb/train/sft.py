@@ -48,7 +48,7 @@ class SFTConfig:
     muon: bool = True               # Muon for the matrices; else AdamW for all
     decay: float = .01              # weight decay
     warmup: float = .03             # share of the steps in which the rate rises
-    fall: float = .5                # share of the steps, at the end, in which it falls to zero
+    lr_decay: float = .5                # share of the steps, at the end, in which it falls to zero
     clip: float = 1.                # largest norm of the gradient; 0: any
     reads: float = 1.               # weight of the loss on characters
     targets: float = .5             # weight of the loss on places
@@ -69,7 +69,7 @@ class SFTConfig:
     online_every: int = 0           # steps; 0: never
 
     def __post_init__(self):
-        check_numbers(self, positive='steps batch accumulate lr devices nodes log_every', weights='decay clip reads targets looks workers keep_every validate_every online_every', shares='warmup fall')
+        check_numbers(self, positive='steps batch accumulate lr devices nodes log_every', weights='decay clip reads targets looks workers keep_every validate_every online_every', shares='warmup lr_decay')
 
 # %% ../../nbs/70_train/00_sft.ipynb #7a28a436
 def run_policy(
@@ -190,7 +190,7 @@ class SFT(L.LightningModule):
         "Muon with AdamW, and the schedule."
         c = self.config
         optimizer = MuonAdamW(groups(self.model.named_parameters(), c.lr, c.decay, c.muon))
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_scale(step, c.steps, c.warmup, c.fall))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_scale(step, c.steps, c.warmup, c.lr_decay))
         return dict(optimizer=optimizer, lr_scheduler=dict(scheduler=schedule, interval='step'))
 
     def on_fit_start(self):

@@ -61,14 +61,14 @@ def _cell(ids, t, names, size): return point_cell(tuple(int(ids[t + i] - names[i
 # %% ../../../nbs/30_model/20_nano/15_pointing.ipynb #4595681a
 def point_rows(
     ids_BT: np.ndarray,
-    own_BT: np.ndarray,
+    response_BT: np.ndarray,
     image: int,                                # id of an image token
     names: tuple[np.ndarray, np.ndarray],      # of `point_ids`
     sizes: Sequence[tuple[int, int] | None],   # height, width of each row's newest screen; None without one
     named_BT: np.ndarray | None = None,        # int: the cell in which stands what a token names, -1 where nothing is known
 ) -> dict[str, np.ndarray] | None:
     "`point_at` int64 (n, 2): row and position; `point_cell` int64 (n,): the cell looked for; `sight` int64 (B, K): where a row's newest image tokens are, -1 beyond. None without points."
-    said = [(b, *p) for b, size in enumerate(sizes) if size for p in point_targets(ids_BT[b], own_BT[b], names, size)]
+    said = [(b, *p) for b, size in enumerate(sizes) if size for p in point_targets(ids_BT[b], response_BT[b], names, size)]
     if named_BT is not None: said += [(b, t - 1, named_BT[b, t]) for b, t in np.argwhere(named_BT >= 0)]
     if not said: return None
     count = [int(np.prod(token_grid(*o))) if o else 0 for o in sizes]
