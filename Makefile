@@ -40,6 +40,10 @@ experiments: setup  ## The ablations of reinforcement learning at full size, hal
 readme: setup  ## Run nbs/index.ipynb and make README.md from it
 	@$(BIN)/python .ci/readme.py
 
+policy-gif: setup  ## Play a task by the shipped policy and make the picture of README.md from it
+	@$(BIN)/uitars-nb eval --policy pix2act59 --suite miniwob/click-checkboxes --episodes 1 --out runs/picture
+	@$(BIN)/uitars-nb show runs/picture click-checkboxes --gif nbs/images/policy.gif
+
 export: setup  ## Modules from notebooks, notebooks cleaned
 	@cd nbs && ../$(BIN)/nbdev_export && ../$(BIN)/nbdev_clean
 

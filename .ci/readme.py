@@ -1,7 +1,10 @@
-"Make README.md from nbs/index.ipynb: its cells are run, its links are made those of the top folder. What they show stays in the notebook, from which the site is built."
+"""Run the pages that are made from the reports, nbs/index.ipynb and nbs/reference/*.ipynb, and make README.md from the first.
+
+What their cells show stays in the notebooks, from which the site is built. `--check` changes nothing and names what is out of date."""
 import argparse
 import os
 import re
+import sys
 from copy import deepcopy
 from pathlib import Path
 
@@ -13,12 +16,18 @@ from nbdev.process import NBProcessor
 
 root = Path(__file__).resolve().parents[1]
 index = root/'nbs'/'index.ipynb'
+reference = sorted((root/'nbs'/'reference').glob('*.ipynb'))
 
 
-def executed():
-    "The home notebook, freshly run."
-    nb = nbformat.read(index, as_version=4)
-    return NotebookClient(nb, timeout=120, resources=dict(metadata=dict(path=index.parent))).execute()
+def executed(path):
+    "A notebook, freshly run."
+    nb = nbformat.read(path, as_version=4)
+    return NotebookClient(nb, timeout=120, resources=dict(metadata=dict(path=path.parent))).execute()
+
+
+def tables(nb):
+    "What the cells of a notebook show as Markdown."
+    return [o.data['text/markdown'] for c in nb.cells if c.cell_type == 'code' for o in c.outputs if 'text/markdown' in o.get('data', {})]
 
 
 def output_text(output):
@@ -51,13 +60,26 @@ def readme(nb):
     return re.sub(r'\n{3,}', '\n\n', text).strip() + '\n'
 
 
-if __name__ == '__main__':
+def stale(fresh, text):
+    "The files that differ from what the reports give now."
+    changed = [p for p, nb in fresh.items() if tables(nb) != tables(nbformat.read(p, as_version=4))]
+    if text != (root/'README.md').read_text(encoding='utf-8'): changed.append(root/'README.md')
+    return [str(p.relative_to(root)) for p in changed]
+
+
+def main():
+    "Exit status 1 where a check finds a page that is out of date."
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--print', action='store_true', help='print it instead of writing README.md')
-    wanted, nb = parser.parse_args(), executed()
-    text = readme(deepcopy(nb))
-    if wanted.print: print(text, end='')
-    else:
-        (root/'README.md').write_text(text, encoding='utf-8')
-        nbformat.write(nb, index)
-        nbdev_clean(str(index))
+    parser.add_argument('--check', action='store_true', help='change nothing; name what is out of date')
+    wanted, fresh = parser.parse_args(), {p: executed(p) for p in [index, *reference]}
+    text = readme(deepcopy(fresh[index]))
+    if wanted.check:
+        if old := stale(fresh, text): print('out of date, run `make readme`:', *old)
+        return bool(old)
+    (root/'README.md').write_text(text, encoding='utf-8')
+    for path, nb in fresh.items():
+        nbformat.write(nb, path)
+        nbdev_clean(str(path))
+
+
+if __name__ == '__main__': sys.exit(main())

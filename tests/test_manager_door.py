@@ -259,7 +259,7 @@ def test_a_slow_body_is_cut(open_door, monkeypatch):
     import threading, uvicorn
     from uitars_nb.core import asgi
     async def app(scope, receive, send): await asgi.refuse(send, 200, (await receive())['body'].decode())
-    server = uvicorn.Server(uvicorn.Config(asgi.Guard(app, seconds=.5), port=0, http=asgi.Prompt, log_level='error', lifespan='off'))
+    server = uvicorn.Server(uvicorn.Config(asgi.RequestGuard(app, seconds=.5), port=0, http=asgi.HeadTimeLimit, log_level='error', lifespan='off'))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started: time.sleep(.01)

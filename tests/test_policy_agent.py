@@ -410,6 +410,6 @@ async def test_a_real_engine_plays_many_episodes(nano):
     assert [t.stop for t in trajs] == [StopReason.FORMAT_ERROR] * 4
     for t in trajs:
         for k, s in enumerate(t.steps):
-            prompt = nano.render(agent.memory.build_context(t.task.instruction, t.steps[:k], s.observation, 12).messages)
+            prompt = nano.render(agent.memory.recall(t.task.instruction, t.steps[:k], s.observation, 12).messages)
             assert np.array_equal(prompt.ids, s.completion.prompt_ids) and s.completion.image_steps == (k,)
             assert 0 < len(s.completion.ids) <= 12 and (s.completion.logps <= 0).all()

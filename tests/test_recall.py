@@ -188,7 +188,7 @@ async def test_the_reader_is_right_exactly_where_its_prompt_says_the_code(sessio
         agent = PolicyAgent(Reader(glyphs, notes), get_dialect('ui-tars-2'), Sampling(max_tokens=256), MemoryConfig(system=False, **memory))
         for traj in await played(session, glyphs, 'recall/scattered-10', 3, notes, **memory):
             p = TASKS['recall/scattered-10'].problem(traj.task)
-            prompt = agent.memory.build_context(traj.task.instruction, traj.steps[:-1], traj.steps[-1].observation, 256)
+            prompt = agent.memory.recall(traj.task.instruction, traj.steps[:-1], traj.steps[-1].observation, 256)
             knows = f'THE CODE OF {p.person} IS {p.code}' in ' '.join(texts(prompt.messages, glyphs))
             kept.append(knows)
             assert traj.success or not knows

@@ -74,7 +74,7 @@ async def test_every_page_is_whole(page, address):
     assert page.complaints == []
     assert {url: f['lost'] for url, f in facts.items() if f['lost']} == {}
     assert {url: f['wide'] for url, f in facts.items() if f['wide'] > 0} == {}, 'pages wider than a phone'
-    assert len(facts) >= len(list((root/'nbs').rglob('[0-9]*_*/[0-9]*.ipynb'))), 'pages that no link leads to'
+    assert len(facts) >= len(list((root/'nbs').rglob('[0-9]*.ipynb'))), 'pages that no link leads to'
 
 
 def is_dead(link, facts):
@@ -93,12 +93,16 @@ async def test_search_finds(page, address):
     assert page.complaints == []
 
 
-async def test_home_shows_its_tables(page, address):
+async def heads(page): return await page.eval_on_selector_all('article table', 'all => all.map(t => [...t.querySelectorAll("th")].map(h => h.innerText).join(" "))')
+
+
+async def test_home_and_reference_show_their_tables(page, address):
     await page.goto(address)
-    heads = await page.eval_on_selector_all('article table', 'all => all.map(t => [...t.querySelectorAll("th")].map(h => h.innerText).join(" "))')
-    assert heads == ['policy success, 95 % interval report', 'question finding report', 'experiment what it shows reports', 'figure what measured interval goal met', 'layer notebook what it shows']
+    assert await heads(page) == ['policy success', 'what measured, 95 % interval compared with report']
+    await page.goto(urljoin(address, 'reference/notebooks.html'))
+    assert await heads(page) == ['layer notebook what it shows']
     links = await page.eval_on_selector_all('article table a', 'all => all.map(a => a.getAttribute("href"))')
-    assert 'core/types.html' in links
+    assert '../core/types.html' in links and '../sandbox/browser/tabs.html' in links
 
 
 async def test_api_tables_come_from_docments(page, address):
@@ -116,7 +120,7 @@ async def test_hidden_cells_and_directives_stay_away(page, address):
 async def test_navigation_begins_with_tutorials_and_folds_layers(page, address):
     await page.goto(urljoin(address, 'train/ppo.html'))
     parts = await page.eval_on_selector_all('.sidebar-tree .caption', 'all => all.map(o => [o.textContent.trim(), !o.nextElementSibling.checkVisibility()])')
-    assert [name for name, _ in parts[:3]] == ['Tutorials', 'Experiments', 'Reports']
+    assert [name for name, _ in parts[:3]] == ['Tutorials', 'Reference', 'Experiments']
     assert [name for name, folded in parts if not folded] == ['Tutorials', 'Train']
     await page.click('.sidebar-tree .caption:has-text("Core")')
     assert await page.is_visible('.sidebar-tree a[href$="core/types.html"]')

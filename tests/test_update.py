@@ -275,7 +275,7 @@ def one_update(looks, gae_lambda_value, precision='32-true'):
     with pytest.MonkeyPatch.context() as m:
         seen = update.over_micro_batches
         m.setattr(update, 'over_micro_batches', lambda policy, exp, tokens, model, ask, which=None: rows.append(9 if which is None else len(which)) or seen(policy, exp, tokens, model, ask, which))
-        for module in (update, ppo): m.setattr(module, 'after_first', looks)
+        for module in (update, ppo): m.setattr(module, 'off_policy_rows', looks)
         trainer = L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator='cpu', precision=precision)
         trainer.fit(PPO(policy, critic, config), torch.utils.data.DataLoader([RolloutBatch(0, trajs, [Reward(float(o.success), o.success) for o in trajs])], batch_size=None))
     return before, flat(), rows

@@ -20,24 +20,37 @@ doctrees = source/'.doctrees'
 ini = ConfigParser(interpolation=None)
 ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
-TITLES = dict(tutorials='Tutorials', experiments='Experiments', reports='Reports', core='Core', sandbox='Sandbox', tasks='Tasks', model='Model', agent='Agent',
+TITLES = dict(tutorials='Tutorials', reference='Reference', experiments='Experiments', reports='Reports', core='Core', sandbox='Sandbox', tasks='Tasks', model='Model', agent='Agent',
               rl='RL', flywheel='Flywheel', train='Train', evaluation='Evaluation', cli='Command line')   # in the order of the navigation
 HIDDEN = {'hide', 'default_exp'}
 EXPORTS = {'export', 'exports', 'exporti'}
 
 
+def plain(name):
+    "The name of a folder without its number."
+    return re.sub(r'^\d+_', '', name)
+
+
+def pages_in(folder): return sorted(o for o in folder.glob('[!._]*.ipynb'))
+
+
 def sections():
-    "Section -> its notebooks, in reading order; what is read by topic before the layers."
-    found = {re.sub(r'^\d+_', '', d.name): sorted(d.glob('[!._]*.ipynb')) for d in sorted((root/'nbs').iterdir()) if d.is_dir()}
-    found['reports'] = sorted((root/'reports').glob('*/[!._]*.ipynb'))
-    return {k: found[k] for k in TITLES if found.get(k)}
+    "Title -> notebooks, in reading order; what is read by topic comes before the layers, a layer's folders behind it."
+    folders = {plain(d.name): d for d in sorted((root/'nbs').iterdir()) if d.is_dir() and d.name[0] not in '._'}
+    found = {}
+    for name, title in TITLES.items():
+        if name == 'reports': found[title] = sorted((root/'reports').glob('*/[!._]*.ipynb'))
+        if name not in folders: continue
+        found[title] = pages_in(folders[name])
+        for sub in sorted(o for o in folders[name].iterdir() if o.is_dir() and o.name[0] not in '._'): found[f'{title}: {plain(sub.name)}'] = pages_in(sub)
+    return {k: v for k, v in found.items() if v}
 
 
 def page_of(path):
     "Where the page of a notebook lies in the site, such as `core/types.ipynb`."
     if path == root/'nbs'/'index.ipynb': return Path('index.ipynb')
     if path.is_relative_to(root/'reports'): return Path('reports')/f'{path.parent.name}-{path.name}'
-    return Path(*(re.sub(r'^\d+_', '', p) for p in path.relative_to(root/'nbs').parts))
+    return Path(*map(plain, path.relative_to(root/'nbs').parts))
 
 
 def module_of(nb):
@@ -148,7 +161,7 @@ def toctree(name, pages, books):
     titles = [title(books[p]) for p in pages]
     links = [f'/{page_of(p).with_suffix("")}' for p in pages]
     lines = [f'{t} ({p.parent.name}) <{link}>' if titles.count(t) > 1 else link for p, t, link in zip(pages, titles, links)]
-    return cell('markdown', '\n'.join(['```{toctree}', ':hidden:', f':caption: {TITLES[name]}', '', *lines, '```']))
+    return cell('markdown', '\n'.join(['```{toctree}', ':hidden:', f':caption: {name}', '', *lines, '```']))
 
 
 def public_names(books):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REPLY', 'SMALL', 'MemoryConfig', 'in_words', 'step_outcome', 'step_line', 'merge_repeats', 'drop_middle', 'Plan',
-           'Memory', 'opening', 'messages', 'plans', 'Context', 'build_context', 'image_tokens', 'text_tokens',
+           'Memory', 'opening', 'messages', 'plans', 'Context', 'recall', 'image_tokens', 'text_tokens',
            'estimate_tokens', 'summary_request']
 
 # %% ../../nbs/40_agent/05_memory.ipynb #c2f769f7
@@ -187,7 +187,7 @@ class Context:
     tokens: int                    # as counted
 
 @_patch
-def build_context(self,
+def recall(self,
     instruction: str,
     steps: Sequence[Step],             # so far
     obs: Observation,                  # the newest

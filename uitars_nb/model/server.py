@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from ..core.asgi import Guard, Prompt
+from ..core.asgi import RequestGuard, HeadTimeLimit
 from ..core.types import Completion, RequestFailed, png_bytes
 from .engine.engine import Engine
 from .engine.sampling import Sampling
@@ -174,7 +174,7 @@ def make_app(
     app, name, busy = FastAPI(title='uitars_nb', docs_url=None, openapi_url=None), name or engine.policy.name or 'policy', set()
     known = dict(dialect=engine.policy.dialect.name, model_type=engine.policy.model.config.model_type, weights=engine.policy.weights, max_model_len=engine.context or engine.policy.context)   # for agents that speak to it
 
-    app.add_middleware(Guard, most=1 << 26, seconds=120)   # behind the token: what is added last comes first
+    app.add_middleware(RequestGuard, most=1 << 26, seconds=120)   # behind the token: what is added last comes first
     @app.middleware('http')
     async def guard(request: Request, call_next):
         scheme, _, given = request.headers.get('authorization', '').partition(' ')
@@ -239,7 +239,7 @@ async def listening(
     grace: int = 10,    # seconds at the end for requests that are being answered
 ):                      # yields the URL
     "Serve an application while the block runs. Raises `OSError` for an address that is taken, or none of this machine's."
-    config = uvicorn.Config(app, host, port, http=Prompt, log_level='warning', lifespan='off', timeout_graceful_shutdown=grace)
+    config = uvicorn.Config(app, host, port, http=HeadTimeLimit, log_level='warning', lifespan='off', timeout_graceful_shutdown=grace)
     server, sock = _Server(config), _listening(host, port)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     try:

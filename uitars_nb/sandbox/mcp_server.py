@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, CallToolRequestParams, CallToolResult, ImageContent, ListToolsResult, TextContent, Tool
 
 import uitars_nb
-from ..core.asgi import Guard, Prompt
+from ..core.asgi import RequestGuard, HeadTimeLimit
 from ..core.actions import ACTION_SPACE, ActionSpace, Fault, Function, Parameter, read_value, short, to_tool
 from ..core.types import Action, EventKind, Observation, freeze, png_bytes
 from . import sessions
@@ -126,5 +126,5 @@ async def _serve(server, port):
     if port is None:
         async with stdio_server() as (read, write): return await server.run(read, write, server.create_initialization_options())
     import uvicorn
-    app = Guard(server.streamable_http_app(host='127.0.0.1'), most=1 << 24)
-    await uvicorn.Server(uvicorn.Config(app, '127.0.0.1', port, http=Prompt, log_level='warning')).serve()
+    app = RequestGuard(server.streamable_http_app(host='127.0.0.1'), most=1 << 24)
+    await uvicorn.Server(uvicorn.Config(app, '127.0.0.1', port, http=HeadTimeLimit, log_level='warning')).serve()

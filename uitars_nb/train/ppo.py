@@ -216,7 +216,7 @@ class PPO(L.LightningModule):
             n += tokens
             if self.demos: said.append(add_replay_gradients(self.policy, self.demos, self._numbers(len(norms)), c.replay_weight, backward))
             norms.append(take_step(optimizer, self.model.parameters(), c.clip))
-        return {k: float(v) / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), **({'replay_weight': float(np.mean(said))} if said else {}), adv_abs=float(targets.adv_N.abs().mean()), kl_after=self.moved(exp, targets, rng))
+        return {k: float(v) / n for k, v in sums.items()} | dict(grad_norm=float(np.mean(norms)), **({'replay_loss': float(np.mean(said))} if said else {}), adv_abs=float(targets.adv_N.abs().mean()), kl_after=self.moved(exp, targets, rng))
 
     def _numbers(self, step):
         "Of the lessons beside an update's step: on each device others, and after a kill the same."

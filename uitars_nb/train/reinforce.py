@@ -245,7 +245,7 @@ def reinforce(
     critic: str | Path | None = None,    # of `pretrain_value`; without one, PPO's starts as the policy
     hardware: Hardware = Hardware(),
     reward: RewardSource = TaskVerifier(),
-    demos: Stream | None = None,         # rehearsed beside practice, where `config.rehearsal` weighs anything
+    demos: Stream | None = None,         # rehearsed beside practice, where `config.replay_weight` weighs anything
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...core.asgi import Guard
+from ...core.asgi import RequestGuard
 from ...core.actions import MODES, ActionSpace
 from ...core.types import Action, EventKind, Step
 from ...core.viz import HALO, MARK, overlay, picture
@@ -231,7 +231,7 @@ def make_app(
     app = FastAPI(title='uitars_nb annotation', docs_url=None, openapi_url=None)
     standing = lambda: dict(counts=desk.counts, ended=desk.ended, over=desk.over)
 
-    app.add_middleware(Guard)   # behind the token: what is added last comes first
+    app.add_middleware(RequestGuard)   # behind the token: what is added last comes first
     @app.middleware('http')
     async def guard(request: Request, call_next):
         given = request.headers.get('authorization', '').removeprefix('Bearer ')

@@ -26,7 +26,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from ...core.asgi import Guard, Prompt
+from ...core.asgi import RequestGuard, HeadTimeLimit
 from ...core.runs import read_json, write_json
 from .kinds import KINDS, host_class, structure
 from .live import add_page
@@ -236,7 +236,7 @@ def make_app(
     app.add_exception_handler(Refused, refusal_answer)
     for kind in (OSError, sqlite3.Error): app.add_exception_handler(kind, internal_error_answer)
     app.add_exception_handler(RequestValidationError, invalid_request_answer)
-    app.add_middleware(Guard, most=BODY, knows=lambda token: user_of(token, tokens))
+    app.add_middleware(RequestGuard, most=BODY, knows=lambda token: user_of(token, tokens))
     add_routes(app)
     add_page(app)
     app.add_api_websocket_route('/ws', talk)
@@ -454,7 +454,7 @@ async def serve(
     m = config.manager
     tls = dict(ssl_certfile=m.cert, ssl_keyfile=m.key) if m.cert else {}
     about = dict(host=m.address, port=config.port, log_level='warning', access_log=False, ws_max_size=2 ** 20, timeout_graceful_shutdown=5)
-    await _Server(uvicorn.Config(make_app(config), http=Prompt, **about, **tls), config).serve()
+    await _Server(uvicorn.Config(make_app(config), http=HeadTimeLimit, **about, **tls), config).serve()
 
 # %% ../../../nbs/10_sandbox/60_manager/55_api.ipynb #91dd9581
 EXAMPLE = '{"manager": {"folder": "runs/manager", "kinds": {"browser": {"slots": 4}, "tools": {"clients": {"most": [100, 20000]}}}}, "port": 8765}'
