@@ -65,7 +65,7 @@ async def act(session, name, **args): await session.act(Action(name, args))
 @pytest_asyncio.fixture(loop_scope='module')
 async def pair(browser, server):
     "A session at the home page, and a neighbour in the same browser."
-    sessions = [await opened(browser, server + 'home') for _ in range(2)]
+    sessions = [await opened(browser, server + 'home', timeout) for timeout in (TIMEOUT, 30)]   # a frame of the first may hold up the second for `HELD` seconds
     yield sessions
     for s in sessions: await s.close()
 
@@ -90,7 +90,8 @@ async def test_a_page_that_the_policy_opens_is_its_own(pair, server, name):
     said += await turns(session)
     assert time.monotonic() - began < 60
     if name in ('loop', 'late', 'again', 'bomb', 'layout'): assert any('gave no answer' in str(o) or 'crashed' in str(o) for o in said), said
-    if name in ('loop', 'late', 'bomb'): assert obs.title == name   # its script was ended, and the page is seen
+    if name in ('loop', 'late'): assert obs.title == name   # its script was ended, and the page is seen
+    if name == 'bomb': assert obs.title in (name, '')       # or the tab had no memory left first, and is a blank one now
     assert await session.evaluate('1 + 1') == 2                    # a verifier can ask
     await act(session, 'navigate', content=server + 'home')
     assert (await session.observe()).title == 'home'
