@@ -136,7 +136,7 @@ async def test_a_model_proposes_and_every_step_is_taught(tmp_path):
     with store.writer() as writer: writer.append(traj)
     kept = Store(tmp_path)[traj.id]
     assert all(np.array_equal(a.ids, b.ids) for s, t in zip(kept.steps, traj.steps) for a, b in zip(s.aside, t.aside))
-    assert len([*read_records(Store(tmp_path), policy, players[0].memory)]) == 2
+    assert len([*read_examples(Store(tmp_path), policy, players[0].memory)]) == 2
 
 
 async def seen(browser, script, most=60):

@@ -13,7 +13,7 @@ from uitars_nb.agent.playing import ActorConfig
 from uitars_nb.core.figures import Figure
 from uitars_nb.evaluation.evaluate import task_scores
 from uitars_nb.evaluation.statistics import macro_mean
-from uitars_nb.train import variants
+from uitars_nb.train import arms as variants
 from uitars_nb.train.ppo import PPOConfig
 from uitars_nb.train.update import Objective
 from uitars_nb.train.value import ValueConfig

@@ -261,7 +261,7 @@ async def test_a_verdict_of_another_kind_breaks_its_own_task_alone(parity, tmp_p
     table = await play(replace(RECIPE, suite='tests/parity,tests/odd', episodes=2), tmp_path/'a')
     assert table.n['tests/parity'] == 2 and table.n['tests/odd'] == 0
     index = read_result(tmp_path/'a')[1]
-    assert f'verify of tests/odd returned {type(said).__name__}, not a Verdict' in json.loads(index[index.task == 'tests/odd'].iloc[0]['info'])['error']
+    assert f'verify of tests/odd returned {type(said).__name__}, expected Outcome' in json.loads(index[index.task == 'tests/odd'].iloc[0]['info'])['error']
 
 
 async def test_numbers_of_numpy_are_kept(parity, tmp_path, monkeypatch):

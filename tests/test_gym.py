@@ -103,7 +103,7 @@ def test_a_task_that_is_no_page_brings_its_session_and_begins_anew(monkeypatch):
     class Mark:
         name, max_steps, opener = 'tests/mark', 3, Sheet
         async def setup(self, session, spec): return replace(spec, instruction='Make a mark.')
-        async def verify(self, session, spec): return Verdict(float(session.marks > 0), session.marks > 0, session.marks > 0)
+        async def verify(self, session, spec): return Outcome(float(session.marks > 0), session.marks > 0, session.marks > 0)
 
     monkeypatch.setitem(TASKS, 'tests/mark', Mark())
     env = TaskEnv('tests/mark', size=(8, 8))

@@ -323,9 +323,9 @@ def test_a_checkpoint_on_the_hub_brings_its_dialect_and_its_adapter_and_is_evalu
 base, adapted = Policy.from_pretrained('me/base'), Policy.from_pretrained('me/adapter')
 print(base.dialect.name, adapted.dialect.name, sum('lora' in k for k in adapted.model.state_dict()))
 import asyncio
-from uitars_nb.evaluation.policies import acting, fingerprint_of
+from uitars_nb.evaluation.policies import make_player, fingerprint_of
 async def evaluated():
-    async with acting('me/base') as make_agent: print(make_agent.dialect.name, await fingerprint_of('me/base'))
+    async with make_player('me/base') as make_agent: print(make_agent.dialect.name, await fingerprint_of('me/base'))
 asyncio.run(evaluated())'''
     env = os.environ | dict(HF_HUB_CACHE=str(hub), HF_HUB_OFFLINE='1', PYTHONPATH=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, '-c', script], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)

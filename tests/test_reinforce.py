@@ -435,7 +435,7 @@ def test_actors_play_on_the_gpus_of_their_devices(tmp_path, monkeypatch):
     feed.trainer = SimpleNamespace(global_rank=9, local_rank=1)      # the second of the second machine's eight
     feed.train_dataloader()
     monkeypatch.setattr(Policy, 'to_play', lambda *args: asked.append(args) or 1 / 0)
-    serve(SimpleNamespace(send=asked.append), feed.actor.next_config())
+    run_actor(SimpleNamespace(send=asked.append), feed.actor.next_config())
     assert asked == [('', 'float32', 1), ('failed', 'ZeroDivisionError: division by zero')]
 
 

@@ -184,7 +184,7 @@ async def test_who_does_nothing_has_given_it_back():
     from websockets.asyncio.server import serve
     from uitars_nb.sandbox.manager.kinds import SimulatedSession
     from uitars_nb.sandbox.manager.takeover import Person, SessionControl
-    seat, session = Seat(), SimulatedSession()
+    seat, session = SessionControl(), SimulatedSession()
     async with serve(lambda ws: Person(ws, seat, session, idle=.5).stay(), '127.0.0.1', 0) as server:
         async with connect(f'ws://127.0.0.1:{server.sockets[0].getsockname()[1]}') as ws:
             line, said = Line(ws), await Line(ws).heads(3)
@@ -200,7 +200,7 @@ async def test_a_session_that_fails_is_told_and_given_back():
     from websockets.asyncio.server import serve
     from uitars_nb.sandbox.manager.kinds import SimulatedSession
     from uitars_nb.sandbox.manager.takeover import Person, SessionControl
-    seat, session = Seat(), SimulatedSession()
+    seat, session = SessionControl(), SimulatedSession()
     async with serve(lambda ws: Person(ws, seat, session).stay(), '127.0.0.1', 0) as server:
         async with connect(f'ws://127.0.0.1:{server.sockets[0].getsockname()[1]}') as ws:
             line = Line(ws)
@@ -216,7 +216,7 @@ async def test_what_the_person_saw_is_kept_for_the_owner():
     from dataclasses import replace
     class Eventful(SimulatedSession):
         async def observe(self): return replace(await super().observe(), events=(Event(EventKind.DOWNLOAD, f'{self.acts}'),), text='said')
-    seat, session = Seat(), Eventful()
+    seat, session = SessionControl(), Eventful()
     await seat.look(session)
     await seat.act(session, Action('wait', dict(time=0)))
     await seat.look(session)

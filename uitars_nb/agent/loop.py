@@ -136,7 +136,7 @@ def check_kind(
     who: str,      # it was
 ):
     "The same. Raises `TypeError` where it is of another kind."
-    if not isinstance(what, kind): raise TypeError(f'{who} returned {type(what).__name__}, not a {kind.__name__}')
+    if not isinstance(what, kind): raise TypeError(f'{who} returned {type(what).__name__}, expected {kind.__name__}')
     return what
 
 async def ask_verifier(

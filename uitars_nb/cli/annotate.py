@@ -57,8 +57,8 @@ async def proposing(
     from uitars_nb.evaluation.policies import make_player, script
     from uitars_nb.flywheel.annotation.interactive import draw_proposals
     if plan.policy == NOBODY: yield (); return
-    async with acting(plan.policy, plan.temperature, plan.top_p, plan.max_tokens, plan.seed, plan.dtype, plan.dialect, plan.context) as player:
-        yield (player,) if script(plan.policy) else drawing(player, plan.draws)
+    async with make_player(plan.policy, plan.temperature, plan.top_p, plan.max_tokens, plan.seed, plan.dtype, plan.dialect, plan.context) as player:
+        yield (player,) if script(plan.policy) else draw_proposals(player, plan.draws)
 
 # %% ../../nbs/90_cli/27_annotate.ipynb #e3735453
 async def annotate_episodes(
@@ -137,7 +137,7 @@ def annotate(
     plan = Annotation(suite, policy, split, episodes, first, draws, temperature, top_p, max_tokens, seed, dtype, dialect, context)
     out.mkdir(parents=True, exist_ok=True)
     async def work():
-        desk = Desk(out/'decisions.jsonl')
+        desk = AnnotationDesk(out/'decisions.jsonl')
         async with annotating(desk, token, host, port) as address:
             print(f'Annotate at {address}', flush=True)
             await annotate_episodes(plan, out, desk, at_once)

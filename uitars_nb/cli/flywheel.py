@@ -111,7 +111,7 @@ def route_and_log(
     from uitars_nb.flywheel.routing import pools, route, pass_rates
     from uitars_nb.sandbox.base import run
     done = run(route(Store(episodes_in(where)), named_reward(wheel.reward), out / 'pools', cycle))
-    write_atomic(out / 'yields.csv', yields(out / 'pools').to_csv(index=False, lineterminator='\n'))
+    write_atomic(out / 'yields.csv', pass_rates(out / 'pools').to_csv(index=False, lineterminator='\n'))
     failed, passed = map(len, pools(out / 'pools', cycle))
     return f'cycle {cycle}: {passed} of {passed + failed} episodes pass' + ''.join(f', {done[k]} {k}' for k in ('known', 'broken') if done[k])
 
@@ -126,11 +126,11 @@ def run_cycle(
     from uitars_nb.core.store import Store
     from uitars_nb.flywheel.inverse_dynamics import visible_steps
     from uitars_nb.flywheel.routing import nonempty_pools
-    ct, sft = ([o for o in filled(out / 'pools', name) if int(o.parent.name) <= cycle] for name in ('ct', 'sft'))
+    ct, sft = ([o for o in nonempty_pools(out / 'pools', name) if int(o.parent.name) <= cycle] for name in ('ct', 'sft'))
     if not sft: raise ValueError(f'no episode has passed, so there is nothing to imitate: start from a policy that sometimes succeeds, or give --demos ({out / "pools"} holds what was played)')
     common = dict(batch=wheel.batch, lr=wheel.lr, frozen=list(wheel.frozen), max_tokens=wheel.max_tokens)
     if wheel.ct_steps and ct and cycle % wheel.ct_every == 0:
-        seen = [o for o in ct if any(map(telling, Store(o)))]
+        seen = [o for o in ct if any(map(visible_steps, Store(o)))]
         with time_stage(f'{cycle}/ct', out): train(out / f'{cycle}/ct', str(policy), outcomes=ct + sft, deeds=seen, steps=wheel.ct_steps, **common)
         policy = out / f'{cycle}/ct/policy'
     with time_stage(f'{cycle}/sft', out): train(out / f'{cycle}/sft', str(policy), demos=sft, steps=wheel.steps, balance=wheel.balance, **common)

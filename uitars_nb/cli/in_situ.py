@@ -67,7 +67,7 @@ def recorded_lines(
     "A row for each."
     from uitars_nb.flywheel.annotation.reviews import review_outcome
     said = {True: 'passed', False: 'rejected', None: 'open'}
-    state = lambda o: said[verdict_of(o, judged.reviews, judged.needed)] + ', broken off' * o.stop.is_environment
+    state = lambda o: said[review_outcome(o, judged.reviews, judged.needed)] + ', broken off' * o.stop.is_environment
     row = lambda o: [o.id, o.policy, len(o.steps), sum(bool(s.thought) for s in o.steps), judged.twins.get(o.id, ''), state(o), o.task.instruction]
     return text_table([['id', 'by', 'steps', 'explained', 'repeats', 'reviews', 'task'], *map(row, trajs)], whole=1)
 
@@ -102,7 +102,7 @@ def recordings(
     from uitars_nb.sandbox.base import run
     trajs, broken = all_recorded(directory)
     judged = reviewed(trajs, read_reviews(directory/REVIEWS), needed)
-    rejected = {o.id for o in trajs if verdict_of(o, judged.reviews, needed) is False}
+    rejected = {o.id for o in trajs if review_outcome(o, judged.reviews, needed) is False}
     store = Store.anew(directory/'store')
     store.extend(o for o in trajs if o.id not in rejected)
     print(recorded_lines(trajs, judged), *(f'{k}: {why}' for k, why in broken.items()), sep='\n')

@@ -59,7 +59,7 @@ def judge(
     if not (choose or measure): raise ValueError('no episodes to judge: give --choose, --measure or both')
     if not (choose or known): raise ValueError(f'{policy} has no threshold yet: give --choose too')
     model = Policy.to_play(policy)
-    memory = judging(model, images if choose else known['images'])
+    memory = judge_memory(model, images if choose else known['images'])
     rows = []
     if choose:
         found = choose_threshold(*judge_scores(model, memory, choose, CHOICE), precision)

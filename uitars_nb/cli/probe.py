@@ -39,8 +39,8 @@ def probe(
     from uitars_nb.model.policy import Policy
     from uitars_nb.sandbox.base import run
     known = Policy.to_play(policy, dtype)
-    if arithmetic: right = run(reckoning(known, n, split))
-    else: right = tally(suite := run(probe_suite(n, split)), run(answers(known, suite)), known.dialect)
+    if arithmetic: right = run(arithmetic_accuracy(known, n, split))
+    else: right = tally(suite := run(probe_suite(n, split)), run(probe_answers(known, suite)), known.dialect)
     table = probe_table(right)
     if out: write_atomic(out, table.round(4).to_csv(index=False, lineterminator='\n'))
     print(table.to_string(index=False, float_format='{:.3f}'.format))

@@ -112,7 +112,7 @@ def reinforce(
     for o in demos or (): episodes_in(o)
     names = tuple(o.name for o in instances(suite))
     if lora: start = adapter_of(out, str(start), lora, seed)
-    hardware = replace(fitting_hardware(start, out, out / 'value'), devices=devices, strategy=strategy if devices > 1 else 'auto')
+    hardware = replace(choose_hardware(start, out, out / 'value'), devices=devices, strategy=strategy if devices > 1 else 'auto')
     c = with_settings(PPOConfig(algorithm, updates, epochs, lr=lr, lr_decay=lr_decay, muon=muon, shared=shared, frozen=tuple(frozen or ()), seed=seed), settings or ())
     c = with_settings(replace(c, critic_lr=SHARED_LR if c.shared else 2 * c.lr), settings or ())
     actor = ActorConfig(str(start), names, 'rl', batch, staleness, samples, dynamic_sampling, curriculum, revisit, c.seed, browsers=browsers, pages=pages, threads=threads,

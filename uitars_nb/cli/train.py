@@ -141,13 +141,13 @@ def page_source(where: Path, policy, questions: int, split: str = 'train') -> di
     from uitars_nb.flywheel.perception.examples import shard_examples
     about = lambda o: dict(pages=o.name, bytes=o.stat().st_size, questions=questions, together=TOGETHER)
     if not (shards := sorted(where.glob('*.npz'))): raise FileNotFoundError(f'{where} holds no shards of pages: make some with uitars-nb pages{"" if split == "train" else " --split " + split}')
-    return {o.stem: (partial(shard_records, [o], policy, questions, split, TOGETHER), about(o)) for o in shards}
+    return {o.stem: (partial(shard_examples, [o], policy, questions, split, TOGETHER), about(o)) for o in shards}
 
 def arithmetic_source(count: int, policy, split: str = 'train') -> dict:
     "What makes that many lessons, and what they are made of."
     from functools import partial
     from uitars_nb.flywheel.perception.arithmetic import OFTEN, PROBLEMS, arithmetic_examples
-    return dict(arithmetic=(partial(arithmetic_records, count, policy, split), dict(count=count, split=split, problems={o.__name__: n for o, n in zip(PROBLEMS, OFTEN)})))
+    return dict(arithmetic=(partial(arithmetic_examples, count, policy, split), dict(count=count, split=split, problems={o.__name__: n for o, n in zip(PROBLEMS, OFTEN)})))
 
 def episodes_in(where: Path, split: str = 'train') -> Path:
     "The store of an evaluation's directory, or the directory, which is one. Raises `FileNotFoundError` where there is none."
@@ -170,22 +170,22 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     from uitars_nb.flywheel.datasets import read_examples
     store, about = stored_episodes(where := episodes_in(where, split), split)
     taken = read_json(where.parent / 'config.json', {}).get('parameters', {}).get('expert')   # over from a policy, whose own failures are no lesson
-    config, wanted = remembers(policy.model.config.model_type, policy.context), {} if failures and not taken else dict(success=True)
-    return partial(read_records, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, reply, **wanted), about | dict(wanted=wanted, memory=asdict(config), reply=reply)
+    config, wanted = memory_config(policy.model.config.model_type, policy.context), {} if failures and not taken else dict(success=True)
+    return partial(read_examples, store, policy, Memory(config, policy.dialect, count_tokens(policy)), split, reply, **wanted), about | dict(wanted=wanted, memory=asdict(config), reply=reply)
 
 def outcome_source(where: Path, policy, split: str = 'train') -> tuple:
     "What makes the records of a judge of outcomes, and what they are made of. Raises `FileNotFoundError` where there is no episode."
     from functools import partial
     from uitars_nb.flywheel.outcome_model import QUESTION, judge_memory, outcome_examples
-    (store, about), memory = stored_episodes(where, split), judging(policy)
-    return partial(outcome_records, store, policy, memory, split), about | dict(question=QUESTION, memory=asdict(memory.config))
+    (store, about), memory = stored_episodes(where, split), judge_memory(policy)
+    return partial(outcome_examples, store, policy, memory, split), about | dict(question=QUESTION, memory=asdict(memory.config))
 
 def inverse_dynamics_source(where: Path, policy, split: str = 'train') -> tuple:
     "What makes the records of what was done between two screens, and what they are made of. Raises `FileNotFoundError` where there is no episode."
     from functools import partial
     from uitars_nb.flywheel.inverse_dynamics import WHAT, inverse_dynamics_examples
     store, about = stored_episodes(where, split)
-    return partial(deed_records, store, policy, split), about | dict(questions=WHAT)
+    return partial(inverse_dynamics_examples, store, policy, split), about | dict(questions=WHAT)
 
 # %% ../../nbs/90_cli/15_train.ipynb #8e3ef6b5
 @app.command()
@@ -210,7 +210,7 @@ def read(
     from uitars_nb.train.perception import PerceptionConfig, pretrain_perception
     shards = sorted(pages.glob('*.npz'))
     if not shards: raise FileNotFoundError(f'{pages} holds no shards of pages: make some with uitars-nb pages')
-    print('The policy is in', learn_to_read(first_policy(start, seed), shards, out, ReadingConfig(steps=steps, batch=batch, lr=lr, seed=seed)))
+    print('The policy is in', pretrain_perception(first_policy(start, seed), shards, out, PerceptionConfig(steps=steps, batch=batch, lr=lr, seed=seed)))
 
 # %% ../../nbs/90_cli/15_train.ipynb #7f54500e
 @app.command()
@@ -259,7 +259,7 @@ def train(
     reads = 0. if any('stem.reads'.startswith(o) for o in frozen or ()) else SFTConfig.reads
     config = with_settings(SFTConfig(steps=steps, batch=batch, lr=lr, reads=reads, keep_every=min(SFTConfig.keep_every, max(1, steps // 6)), frozen=tuple(frozen or ()), validate_every=validate_every if validation else 0, online_every=probe_every, seed=seed), settings or ())
     policy = first_policy(start, seed, lora)
-    plays = [Online(policy, make_player(suite, max_tokens), play_every)] if play_every else []
+    plays = [OnlineEvaluation(policy, make_player(suite, max_tokens), play_every)] if play_every else []
     sources = corpora(policy, out, pages, demos or (), questions, failures, arithmetic=arithmetic, reply=max_tokens, outcomes=outcomes or (), deeds=deeds or ())
     weights = {k: share if k == 'demos' else (1 - share) / (len(sources) - 1) for k in sources} if demos and len(sources) > 1 else None
     for name, source in sources.items(): print(f'{name}: {len(source)} records')

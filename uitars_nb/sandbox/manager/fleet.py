@@ -138,8 +138,8 @@ class WorkerLink:
     "The manager's line to one worker."
     def __init__(self,
         process: LocalProcess,                  # or of another place
-        hear: Callable[['Link', dict], None],   # gets every message, greetings first
-        lost: Callable[['Link', str], None],    # told once, when the process is certainly dead, with its last words
+        hear: Callable[['WorkerLink', dict], None],   # gets every message, greetings first
+        lost: Callable[['WorkerLink', str], None],    # told once, when the process is certainly dead, with its last words
     ):
         self.process, self.row, self.settings, self.hear, self.lost = process, process.row, process.settings, hear, lost
         self.orders, self.more, self.url, self.quitting, self.task = [], asyncio.Event(), '', False, None

@@ -73,7 +73,7 @@ def _known(name):
 @functools.cache
 def load_oracles() -> dict[str, Oracle]:
     "All oracles, by importing every `oracles_*` module of this package."
-    own, package = dict(ORACLES), import_module('uitars_nb.tasks')
+    own, package = dict(ORACLES), import_module('uitars_nb.tasks.miniwob')
     for m in pkgutil.iter_modules(package.__path__):
         if m.name.startswith('oracles_'): import_module(f'{package.__name__}.{m.name}')
     ORACLES.update(own)
