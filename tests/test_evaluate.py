@@ -249,7 +249,7 @@ class Mute(Patient):
     table = await play(replace(RECIPE, policy='tests_agents:Patient'), tmp_path/'a')
     assert table.n.tolist() == [12]
     with pytest.raises(ExceptionGroup) as e: await play(replace(RECIPE, policy='tests_agents:Mute'), tmp_path/'b')
-    assert 'act of Mute returned NoneType, not a Reply' in explain(e.value)
+    assert 'act of Mute returned NoneType, expected Reply' in explain(e.value)
     with pytest.raises(ValueError, match='has no Loud'): await play(replace(RECIPE, policy='tests_agents:Loud'), tmp_path/'c')
 
 
