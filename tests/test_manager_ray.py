@@ -54,7 +54,7 @@ def nodes():
 
 async def test_a_node_is_killed_in_mid_run(cluster, tmp_path):
     kinds = dict(simulated=KindConfig(slots=2, warm=2, most=2, resources=dict(CPU=1, sandbox=1)))
-    config = ManagerConfig(str(tmp_path/'m'), kinds, start=120, place='uitars_nb.sandbox.manager.ray:RayPlace', place_options=dict(cluster=cluster.address))
+    config = ManagerConfig(str(tmp_path/'m'), kinds, start=120, place='uitars_nb.sandbox.manager.ray:RayLauncher', place_options=dict(cluster=cluster.address))
     manager, told = await Manager(config).start(), {}
     manager.listeners['ann'].add(lambda id, reason: told.update({id: reason}))
     leases = [await manager.acquire('ann', 'simulated', wait=120) for _ in range(4)]
