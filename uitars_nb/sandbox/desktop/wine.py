@@ -54,7 +54,7 @@ def own_folders(
     for link in [p for p in (prefix/'drive_c'/'users').rglob('*') if p.is_symlink()]:
         link.unlink()
         link.mkdir()
-    (prefix/'dosdevices'/'h:').symlink_to('../../..')
+    (prefix/'dosdevices'/'h:').symlink_to('../..')
 
 # %% ../../../nbs/10_sandbox/40_desktop/50_wine.ipynb #c8142e3e
 def archive_path() -> Path:
