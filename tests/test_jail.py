@@ -181,7 +181,7 @@ def test_a_host_path_that_strangers_cannot_enter_is_staged():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can become somebody else')
 def test_ordinary_users_can_run_jails(tmp_path):
-    packages, python = Path(jails.__file__).parents[2], f'/usr/bin/python3.{sys.version_info[1]}'
+    packages, python = Path(jails.__file__).parents[3], f'/usr/bin/python3.{sys.version_info[1]}'
     if not Path(python).exists() or bubblewrap.closed(str(packages/'x')): pytest.skip('no Python that ordinary users can run')
     site = next(o for o in sys.path if o.endswith('site-packages'))
     program = 'import asyncio\nfrom uitars_nb.sandbox.jail.jail import Jail\nasync def main():\n  async with Jail() as j: print(await j.run(["id", "-u"]), await j.run(["cat", "/etc/shadow"]))\nasyncio.run(main())'

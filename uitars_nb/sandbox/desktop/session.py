@@ -263,7 +263,7 @@ class DesktopSession(RemoteGuest):
     async def _guest(self):
         "Start the guest; what it says of itself."
         command = [sys.executable, '-m', 'uitars_nb.sandbox.desktop.guest', '--desktop', '{}x{}'.format(*self.config.size), '--folder', self.folder, '--with-stdin']
-        path = os.pathsep.join(filter(None, [str(Path(programs.__file__).parents[2]), os.environ.get('PYTHONPATH')]))
+        path = os.pathsep.join(filter(None, [str(Path(programs.__file__).parents[3]), os.environ.get('PYTHONPATH')]))
         env, pipe = os.environ | dict(UITARS_GUEST_TOKEN=self.token, PYTHONPATH=path), subprocess.PIPE
         with open(f'{self.folder}/guest.log', 'wb') as log:
             self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=env, start_new_session=True)
