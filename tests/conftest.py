@@ -1,11 +1,15 @@
 "How the tests share the machine."
+import ast
+import functools
 import os
+from pathlib import Path
 
 if workers := os.environ.get('PYTEST_XDIST_WORKER_COUNT'):   # in a worker; before torch: who computes on all cores beside another waits for a core at every operation
     os.environ.setdefault('OMP_NUM_THREADS', str(max(1, os.cpu_count() // int(workers))))
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile('shared machine', deadline=None)  # how long one example takes says nothing while others work
 settings.load_profile('shared machine')
@@ -16,11 +20,27 @@ def pytest_xdist_auto_num_workers(config):
     return min(8, os.cpu_count() + 1)
 
 
-def shares(item):
-    "Whether a test shares a fixture with others of its module or class."
-    return any(o[-1].scope in ('module', 'class') for o in item._fixtureinfo.name2fixturedefs.values() if o)
+def wide(function):
+    "Whether a function is a fixture that lives for a module or a class."
+    return any(k.arg == 'scope' and getattr(k.value, 'value', '') in ('module', 'class') for d in function.decorator_list if isinstance(d, ast.Call) for k in d.keywords)
 
 
-def pytest_collection_modifyitems(items):
+@functools.cache
+def sharing(path):
+    "The functions of a test file that use, also through other fixtures, one that lives for a module or a class."
+    functions = [o for o in ast.walk(ast.parse(Path(path).read_text())) if isinstance(o, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    shared = {o.name for o in functions if wide(o)}
+    while more := {o.name for o in functions if {a.arg for a in o.args.args} & shared} - shared: shared |= more
+    return shared
+
+
+class Spread(LoadScopeScheduling):
     "Tests that share a fixture run on one worker, in turn; any other runs on whichever is free."
-    for item in filter(shares, items): item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+    def _split_scope(self, nodeid):
+        path, *_, name = nodeid.split('::')
+        return path if name.partition('[')[0] in sharing(path) else nodeid
+
+
+def pytest_xdist_make_scheduler(config, log):
+    if config.getoption('dist') == 'loadgroup': return Spread(config, log)

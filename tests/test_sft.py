@@ -243,7 +243,7 @@ def test_the_bar_of_a_resumed_run_begins_where_that_stood(accumulate, tmp_path, 
             bar = self.train_progress_bar
             bars.append((batch_idx, bar.initial, bar.total, bar.desc))
     monkeypatch.setattr(sft, 'Progress', Seen)
-    class Stop(sft.Keep):
+    class Stop(sft.KeepCheckpoints):
         def act(self, trainer, module): super().act(trainer, module); raise RuntimeError('killed')
     policy = sft_run.small_policy()
     data, config = sft_run.sources(policy, 24)[0], SFTConfig(6, 4, precision='32-true', keep_every=2, accumulate=accumulate)

@@ -31,7 +31,9 @@ def write_atomic(
             f.flush()
             os.fsync(f.fileno())
         os.replace(beside, path)
-    except OSError as e: raise OSError(e.errno, e.strerror, str(path)) from e   # of the name that was asked for
+    except OSError as e:
+        if e.errno is None: raise
+        raise OSError(e.errno, e.strerror, str(path)) from e   # of the name that was asked for
     finally:
         with suppress(OSError): beside.unlink(missing_ok=True)
     return path
