@@ -193,8 +193,9 @@ class ReAct:
         turns stays valid."""
         sampling, engine, count = self.policy.sampling, self.policy.engine, self.policy.count
         own = getattr(count, 'policy', None)
-        prompt = count.prompt(messages) if own is not None and own is getattr(engine, 'policy',
-            None) and hasattr(engine, 'generate') else None   # of the very policy that the engine serves
+        prompt = (count.prompt(messages)   # only for the engine's own policy object
+                  if own is not None and own is getattr(engine, 'policy', None) and hasattr(engine, 'generate')
+                  else None)
         return await ask(engine, messages, replace(sampling, seed=turn_seed(sampling.seed, self.draws, n)),
                          self.key + aside, prompt)
 
