@@ -54,7 +54,8 @@ class ActorConfig:
                       weights='staleness skip ahead retries device temperature', shares='failures top_p revisit')
         if self.batch % self.samples:
             raise ValueError(
-                f'a batch of {self.batch} does not hold whole groups of {self.samples} samples: take a multiple of that')
+                f'a batch of {self.batch} does not hold whole groups of {self.samples} samples: '
+                'take a multiple of that')
         if (self.dynamic_sampling or self.revisit) and self.samples < 2:
             raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
 

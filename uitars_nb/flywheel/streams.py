@@ -69,7 +69,7 @@ def make_batches(
     return rng.permutation(order.reshape(-1, batch))
 
 def padding(
-    length: np.ndarray,  # int (..., B), tokens of the records of a batch
+    length: np.ndarray,  # int (..., B), tokens of the examples of each batch
 ) -> float:
     "Return the share of padding in batches of these lengths."
     return float(1 - length.sum() / (length.max(-1) * length.shape[-1]).sum())

@@ -56,15 +56,20 @@ def goals(rng: random.Random) -> tuple[str, str]:
     is_ = [o if rng.random() < .5 else rng.randint(0, 20) for o in to]
     asked = ' '.join(map(str, is_)) + ', wanted ' + ' '.join(map(str, to))
     i = next((i for i in range(3) if is_[i] != to[i]), None)
-    return asked, f'{asked}; ' + ('set' if i is None else f'slider {i + 1} at {is_[i]}, wanted {to[i]}: {"more" if is_[i] < to[i] else "less"}')
+    return asked, f'{asked}; ' + ('set' if i is None
+                                  else f'slider {i + 1} at {is_[i]}, wanted {to[i]}: '
+                                       f'{"more" if is_[i] < to[i] else "less"}')
 
 def an_order(rng: random.Random) -> tuple[str, str]:
     "Three to five numbers, and the same from the lowest to the highest."
     some = rng.sample(range(-100, 101), rng.choice((3, 4, 4, 4, 5)))
     return ' '.join(map(str, some)), f"{' '.join(map(str, some))}; sorted {' '.join(map(str, sorted(some)))}"
 
-PROBLEMS: tuple[Callable[[random.Random], tuple[str, str]], ...] = (a_sum, an_unknown, a_goal, goals, an_order)   # each -> (problem, the same with its solution)
-OFTEN = 2, 2, 2, 1, 2   # of each kind; a slider that is moved the wrong way and numbers in the wrong order cost as much as a sum that is not known
+# each -> (problem, the same with its solution)
+PROBLEMS: tuple[Callable[[random.Random], tuple[str, str]], ...] = (a_sum, an_unknown, a_goal, goals, an_order)
+# of each kind; a slider that is moved the wrong way and numbers in the wrong order cost as much as a sum that is not
+# known
+OFTEN = 2, 2, 2, 1, 2
 
 # %% ../../../nbs/60_flywheel/00_perception/45_arithmetic.ipynb #53d24042
 ASKED = 'Work these out.'
@@ -86,7 +91,10 @@ def arithmetic_example(
     rng = random.Random(seed)
     asked, said = arithmetic_text(rng, rng.choices(PROBLEMS, OFTEN, k=rng.randint(1, most)))
     prompt = policy.render([dict(role='user', content=[dict(type='text', text=asked)])])
-    return TrainingExample(Example(prompt, np.append(policy.encode(said), policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'arithmetic', seed)
+    return TrainingExample(Example(prompt,
+                                   np.append(policy.encode(said),
+                                             policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'arithmetic',
+                                             seed)
 
 def arithmetic_examples(
     count: int,

@@ -39,7 +39,8 @@ async def sheet_pages(
 ) -> list[LabelledPage]:
     "The pages of one shard of sheets."
     numbers, room, out = seeds(split, per, f'sheet/{kind}' if kind else 'sheet', shard * per), COLUMNS * ROWS, []
-    for i in range(0, per, room): out += await render_sheet(session, numbers[i:i + room], page_levels(numbers[i:i + room]), kind)
+    for i in range(0, per, room):
+        out += await render_sheet(session, numbers[i:i + room], page_levels(numbers[i:i + room]), kind)
     return out
 
 # %% ../../../nbs/60_flywheel/00_perception/35_collect.ipynb #0255e2fb
@@ -56,7 +57,9 @@ async def task_pages(
     session = BrowserSession(browser, BROWSER)
     try:
         for name in names:
-            try: out += [page async for page in label(session, name, seeds(split, per, name, start + shard * per), split)]
+            try:
+                out += [page async for page in label(session, name, seeds(split, per, name, start + shard * per),
+                                                     split)]
             except (EnvironmentFailure, RuntimeError, LookupError) as e:
                 warnings.warn(f'{name} is left out of shard {shard}: {e}')
                 await session.reset()
@@ -73,7 +76,9 @@ def keep_about(
     "Write down how shards are made. Raises `ValueError` where those that are there were made otherwise."
     known, about = read_json(path/'pages.json', {}), {k: v for k, v in about.items() if v}
     if odd := [k for k, v in about.items() if known.get(k, v) != v]:
-        raise ValueError(f'{path} holds pages that were made with other values of {", ".join(odd)} (pages.json): give another directory, or the same values')
+        raise ValueError(
+            f'{path} holds pages that were made with other values of {", ".join(odd)} (pages.json): give another '
+            f'directory, or the same values')
     write_json(path/'pages.json', known | about)
 
 # %% ../../../nbs/60_flywheel/00_perception/35_collect.ipynb #e449c6bc
@@ -88,13 +93,18 @@ async def collect_pages(
     split: str = 'train',
     progress: bool = True,
 ) -> list[Path]:
-    "All shards, those that are missing made first. Raises `ValueError` where a directory holds shards of another split, of other tasks, or of another number of pages each."
+    """All shards, those that are missing made first. Raises `ValueError` where a directory holds shards of another
+    split, of other tasks, or of another number of pages each."""
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     keep_about(path, split=split, per=per if sheets or strings else 0, names=sorted(names) if tasks or episodes else [])
-    wanted = dict(sheets=(sheets, lambda k: sheet_pages(session, k, per, split)), strings=(strings, lambda k: sheet_pages(session, k, per, split, 'strings')),
-        tasks=(tasks, lambda k: task_pages(names, k, split=split)), episodes=(episodes, lambda k: task_pages(names, k, 2, 800_000, label_episodes, split)))
-    todo = [(k, make, shard) for kind, (n, make) in wanted.items() for k in range(n) if not (shard := path / f'{kind}_{k:03}.npz').exists()]
+    wanted = dict(sheets=(sheets, lambda k: sheet_pages(session, k, per, split)),
+                  strings=(strings, lambda k: sheet_pages(session, k, per, split, 'strings')),
+        tasks=(tasks, lambda k: task_pages(names, k, split=split)),
+        episodes=(episodes, lambda k: task_pages(names, k, 2, 800_000, label_episodes, split)))
+    todo = [(k, make, shard) for kind, (n, make) in wanted.items()
+            for k in range(n) if not (shard := path / f'{kind}_{k:03}.npz').exists()]
     async with sheet_session() as session:
-        for k, make, shard in tqdm(todo, 'pages', unit='shard', disable=not progress): await asyncio.to_thread(save_pages, shard, await make(k))
+        for k, make, shard in tqdm(todo, 'pages', unit='shard', disable=not progress):
+            await asyncio.to_thread(save_pages, shard, await make(k))
     return sorted(path.glob('*.npz'))

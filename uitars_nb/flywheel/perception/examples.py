@@ -25,7 +25,8 @@ def goal_tokens(
     box: Sequence[int],       # of the target: left, top, right, bottom, px
     size: tuple[int, int],    # width, height of the screen, px
 ) -> np.ndarray:
-    "int8 (rows, columns): 1 where the target fills a token or most of what it fills of any, 0 where it is not, -100 in between."
+    """int8 (rows, columns): 1 where the target fills a token or most of what it fills of any, 0 where it is not, -100
+    in between."""
     share = target_cells(box, size)
     return np.where(share >= .5 * share.max(), 1, np.where(share > 0, IGNORE, 0)).astype(np.int8)
 
@@ -35,13 +36,15 @@ def answer_ids(
     page: LabelledPage,
     policy: Policy,      # whose tokens they are
 ) -> np.ndarray:
-    "int32 (n,): the answer in tokens, as its dialect writes it; where the small policy reads it off the page, a token a letter."
+    """int32 (n,): the answer in tokens, as its dialect writes it; where the small policy reads it off the page, a
+    token a letter."""
     reply = question.reply(policy.dialect, page.size)
     if not hasattr(policy.model, 'target') or _letters_of(question, page) is None: return policy.encode(reply)
     return np.concatenate([policy.encode(o) for o in reply])
 
 def _letters_of(question, page):
-    "int (n, 5): the letters of an answer that stands on the page, with their boxes; None where it does not stand there."
+    """int (n, 5): the letters of an answer that stands on the page, with their boxes; None where it does not stand
+    there."""
     if question.box or not question.about: return None
     chars = page.chars[_inside(page.chars[:, 1:], question.about)]
     return chars if len(chars) and ''.join(map(chr, chars[:, 0])) == question.said.replace(' ', '') else None
@@ -52,11 +55,13 @@ def looked_at(
     reply: np.ndarray,   # int (n,), the answer's tokens
     policy: Policy,      # whose tokens they are
 ) -> np.ndarray:
-    "int32 (n,): the cell (`model.nano.pointing.cell_at`) in which stands what a token names, -1 where that is not known."
+    """int32 (n,): the cell (`model.nano.pointing.cell_at`) in which stands what a token names, -1 where that is not
+    known."""
     out = np.full(len(reply), -1, np.int32)
     if question.box or not question.about: return out
     out[0] = _cell_at(question.about, page.size)
-    for i, box in _letters_said(_letters_of(question, page), [policy.decode([o]) for o in reply]): out[i] = _cell_at(box, page.size)
+    for i, box in _letters_said(_letters_of(question, page), [policy.decode([o]) for o in reply]):
+        out[i] = _cell_at(box, page.size)
     return out
 
 def _cell_at(box, size): return cell_at(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2), size[::-1])
@@ -94,11 +99,13 @@ def _dense(page, questions, replies, spans, policy):
     targets = dict(reads=char_cells(page.chars, page.size).astype(np.int8))
     if questions[0].box: targets['targets'] = goal_tokens(questions[0].box, page.size)
     looks = np.full(spans[-1] + len(replies[-1]), -1, np.int32)
-    for q, reply, begin in zip(questions, replies, spans): looks[begin:begin + len(reply) - 1] = looked_at(page, q, reply[:-1], policy)
+    for q, reply, begin in zip(questions, replies, spans):
+        looks[begin:begin + len(reply) - 1] = looked_at(page, q, reply[:-1], policy)
     return targets | (dict(looks=looks) if looks.max() >= 0 else {})
 
 def _conversation(page, questions, replies, policy):
-    "All turns as one example, each reply in the context that its prompt gives; and where each begins in what follows the first prompt."
+    """All turns as one example, each reply in the context that its prompt gives; and where each begins in what
+    follows the first prompt."""
     messages, spans = [], []
     for q, reply in zip(questions, replies):
         image = [] if messages else [dict(type='image', image=page.screen)]
@@ -124,7 +131,9 @@ def change_example(
     told = '; '.join(changes(before, after))
     if len(told) > most or not told and not np.array_equal(before.screen, after.screen): return None
     asked = random.Random(after.seed + after.step).choice(CHANGED)
-    prompt = policy.render([dict(role='user', content=[dict(type='text', text=asked), *(dict(type='image', image=o.screen) for o in (before, after))])])
+    prompt = policy.render([dict(role='user',
+                                 content=[dict(type='text', text=asked),
+                                          *(dict(type='image', image=o.screen) for o in (before, after))])])
     reply = np.append(policy.encode(told or 'nothing'), policy.processor.tokenizer.eos_token_id).astype(np.int32)
     targets = dict(reads=char_cells(after.chars, after.size).astype(np.int8)) if hasattr(policy.model, 'target') else {}
     return TrainingExample(Example(prompt, reply), 'changes', after.seed, targets)
@@ -141,7 +150,9 @@ def page_examples(
     for page in pages:
         asked = ask(page, random.Random(page.seed), n)
         for i in range(0, len(asked), together): yield question_example(page, asked[i:i + together], policy)
-        if before is not None and page.step and _place(page) == (*_place(before)[:2], before.step + 1) and (record := change_example(before, page, policy)): yield record
+        if before is not None and page.step and _place(page) == (*_place(before)[:2],
+            before.step + 1) and (record := change_example(before, page, policy)):
+            yield record
         before = page
 
 def _place(page): return page.source, page.seed, page.step

@@ -33,7 +33,8 @@ def reading_file(
 ) -> Path:
     "A file of `sandboxes/pages/reading`. Raises `FileNotFoundError` outside of a checkout."
     path = READING / name
-    if not path.exists(): raise FileNotFoundError(f'{path} is missing: pages are rendered from a checkout (pip install -e .)')
+    if not path.exists():
+        raise FileNotFoundError(f'{path} is missing: pages are rendered from a checkout (pip install -e .)')
     return path
 
 @asynccontextmanager
@@ -62,7 +63,8 @@ async def render_sheet(
     room = COLUMNS * (session.config.size[1] // SIZE[1])
     if len(seeds) > room: raise ValueError(f'{len(seeds)} pages do not fit on a sheet of {room}')
     levels = [float(o) for o in np.broadcast_to(levels, len(seeds))]
-    said = await session.evaluate('sheet', dict(seeds=list(seeds), levels=levels, base=f'{HTML.as_uri()}/', columns=COLUMNS, kind=kind))
+    said = await session.evaluate('sheet', dict(seeds=list(seeds), levels=levels, base=f'{HTML.as_uri()}/',
+                                                columns=COLUMNS, kind=kind))
     screen = (await session.observe()).screenshot
     tile = lambda i: screen[i // COLUMNS * SIZE[1]:, i % COLUMNS * SIZE[0]:][:SIZE[1], :SIZE[0]]
     return [page_of(tile(i), o, seed=seed) for i, (o, seed) in enumerate(zip(said, seeds))]
@@ -104,7 +106,8 @@ async def label_task(
     split: str = 'train',       # that every seed has to belong to
     every: int = 20,            # seeds until the page is loaded again
 ) -> AsyncIterator[LabelledPage]:
-    "First screens of a task, with some controls used at every second one. Raises `ValueError` for a seed of another split."
+    """First screens of a task, with some controls used at every second one. Raises `ValueError` for a seed of another
+    split."""
     _all_of(split, name, seeds)
     for i, seed in enumerate(seeds):
         if i % every: said = await session.evaluate(ANEW, dict(seed=seed))
@@ -124,7 +127,8 @@ async def label_episodes(
     split: str = 'train',       # that every seed has to belong to
     most: int = 6,              # screens of an episode
 ) -> AsyncIterator[LabelledPage]:
-    "The screens of episodes in order, but for the last one, which shows that all is over. Raises `ValueError` for a seed of another split."
+    """The screens of episodes in order, but for the last one, which shows that all is over. Raises `ValueError` for a
+    seed of another split."""
     _all_of(split, name, seeds)
     task = get_task(name)
     for seed in seeds:

@@ -9,7 +9,10 @@ __all__ = ['LONG', 'CLICK', 'LINE', 'NAMED', 'THE', 'CONTROLS', 'CHOOSE', 'INTO'
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #1b04b703
 from .labels import SHAPES
-from .words import Question, question_family, element_word, normalised_text, of_kind, unique_items, point_at, where, fully_visible, words
+from uitars_nb.flywheel.perception.words import (
+    Question, question_family, element_word, normalised_text, of_kind, unique_items, point_at,
+    where, fully_visible, words
+)
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #f415d424
 LONG = 40  # characters; a longer text is not quoted in an instruction
@@ -45,7 +48,8 @@ def point_element(page, rng):
         if not fully_visible(o) or len(o.text) > LONG: continue
         say = rng.choice([*THE, 'Press the {} "{}".'] if o.kind == 'button' else THE)
         alike = sum(p.kind == o.kind for p in things)
-        yield point_at('point_element', say.format(element_word(o), o.text), f'{element_word(o)} "{o.text}"', o.box, page, alike)
+        yield point_at('point_element', say.format(element_word(o), o.text), f'{element_word(o)} "{o.text}"', o.box,
+                       page, alike)
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #c8c1ea14
 CONTROLS = ('checkbox', 'radio', 'field', 'textarea', 'select', 'slider')
@@ -60,7 +64,8 @@ def point_control(page, rng):
     for o in unique_items([o for o in things if o.label], lambda o: (element_word(o), normalised_text(o.label))):
         if not fully_visible(o) or len(o.label) > LONG: continue
         say, alike = rng.choice(CHOOSE.get(o.kind, INTO)), sum(element_word(p) == element_word(o) for p in things)
-        yield point_at('point_control', say.format(element_word(o), o.label), f'{element_word(o)} "{o.label}"', o.box, page, alike)
+        yield point_at('point_control', say.format(element_word(o), o.label), f'{element_word(o)} "{o.label}"', o.box,
+                       page, alike)
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #319eb367
 SHAPE = ['Click the {} {}.', 'Click on the {} {}.', 'Point at the {} {}.']
@@ -71,7 +76,8 @@ def point_shape(page, rng):
     things = [o for o in of_kind(page, *SHAPES) if o.colour]
     for o in unique_items(things, lambda o: (o.colour, o.kind)):
         if not fully_visible(o): continue
-        yield point_at('point_shape', rng.choice(SHAPE).format(o.colour, o.kind), f'{o.colour} {o.kind}', o.box, page, len(things))
+        yield point_at('point_shape', rng.choice(SHAPE).format(o.colour, o.kind), f'{o.colour} {o.kind}', o.box, page,
+                       len(things))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #10bea7b1
 COLOUR = ['Click on the {} shape.', 'Click the {} one.']
@@ -95,7 +101,8 @@ def point_ink(page, rng):
         yield point_at('point_ink', f'Click the {o.ink} text.', f'"{o.text}"', o.box, page, len(lines))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #637bb7da
-SINGLE = {'close': ['Close the dialog.', 'Click the "x" of the dialog.'], 'button': ['Click the button.', 'Press the button.'],
+SINGLE = {'close': ['Close the dialog.', 'Click the "x" of the dialog.'],
+          'button': ['Click the button.', 'Press the button.'],
     'field': ['Click into the text field.', 'Focus into the textbox.'], 'textarea': ['Click into the text area.'],
     'select': ['Open the list.', 'Click the drop-down list.'], 'handle': ['Click the handle of the slider.'],
     'checkbox': ['Click the check box.'], 'link': ['Click the link.'], 'canvas': ['Click the canvas.']}
@@ -125,5 +132,6 @@ def locate(page, rng):
     shapes = [o for o in of_kind(page, *SHAPES) if o.colour and fully_visible(o)]
     names += [(f'{o.colour} {o.kind}', o.box) for o in unique_items(shapes, lambda o: (o.colour, o.kind))]
     controls = [o for o in of_kind(page, *CONTROLS) if o.label and fully_visible(o) and len(o.label) <= LONG]
-    names += [(f'{element_word(o)} "{o.label}"', o.box) for o in unique_items(controls, lambda o: (element_word(o), normalised_text(o.label)))]
+    names += [(f'{element_word(o)} "{o.label}"', o.box)
+              for o in unique_items(controls, lambda o: (element_word(o), normalised_text(o.label)))]
     for name, box in names: yield Question('locate', name, where(box, page), tuple(box), tuple(box), len(names))

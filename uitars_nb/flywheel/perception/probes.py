@@ -33,7 +33,8 @@ async def probe_pages(
     split: str = 'validation',  # or 'test'
 ) -> list[LabelledPage]:
     "The first `n` probe pages of a kind in a split; the pages' source is 'probe/<kind>'."
-    if split == 'train': raise ValueError('a probe asks about pages that were not trained on: choose validation or test')
+    if split == 'train':
+        raise ValueError('a probe asks about pages that were not trained on: choose validation or test')
     numbers, room = seeds(split, n, f'probe/{kind}'), COLUMNS * (session.config.size[1] // 210)
     pages = [page for i in range(0, n, room) for page in await render_sheet(session, numbers[i:i + room], kind=kind)]
     return [LabelledPage(o.screen, o.chars, o.elements, f'probe/{kind}', o.seed) for o in pages]
@@ -52,7 +53,8 @@ def probes(
     "The questions of these pages. Raises `ValueError` for a page of the training split."
     asked = []
     for page in pages:
-        if split_of(page.seed) == 'train': raise ValueError(f'{page.source} of seed {page.seed} is a training page and proves nothing')
+        if split_of(page.seed) == 'train':
+            raise ValueError(f'{page.source} of seed {page.seed} is a training page and proves nothing')
         for kind, (source, family) in PROBES.items():
             if page.source != f'probe/{source}': continue
             fit = [q for q in ask(page, random.Random(page.seed), 99, [family]) if q.n >= CANDIDATES or not q.box]

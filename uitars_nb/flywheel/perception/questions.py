@@ -54,5 +54,6 @@ def _differs(a, b):
     writable = b.kind in ('field', 'textarea', 'select')   # known by its label alone, since its text is what changes
     name = f'{element_word(b)} "{known}"' if (known := b.label or ('' if writable else b.text)) else element_word(b)
     for state in ('checked', 'selected', 'open', 'disabled'):
-        if (state in b.states) != (state in a.states): yield f"{name} is {'now' if state in b.states else 'no longer'} {state}"
+        if (state in b.states) != (state in a.states):
+            yield f"{name} is {'now' if state in b.states else 'no longer'} {state}"
     if writable and a.text != b.text: yield f'{name} says "{b.text}" instead of "{a.text}"'

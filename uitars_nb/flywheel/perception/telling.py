@@ -10,7 +10,10 @@ __all__ = ['MOST', 'READ', 'SAYING', 'WHICH', 'THINGS', 'read_word', 'name', 're
 from collections import Counter
 
 from .labels import SHAPES
-from .words import question_family, element_word, normalised_text, of_kind, unique_items, tell, where, fully_visible, words
+from uitars_nb.flywheel.perception.words import (
+    question_family, element_word, normalised_text, of_kind, unique_items, tell, where,
+    fully_visible, words
+)
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #3bef286c
 MOST = 30  # characters of an answer
@@ -92,7 +95,8 @@ def checked(page, rng):
     boxes = [o for o in of_kind(page, 'checkbox', 'radio')]
     for o in boxes:
         if not fully_visible(o): continue
-        yield tell('checked', f'Is the {element_word(o)} at {where(o.box, page)} checked?', _yes('checked' in o.states), o.box)
+        yield tell('checked', f'Is the {element_word(o)} at {where(o.box, page)} checked?',
+                   _yes('checked' in o.states), o.box)
     for o in unique_items([o for o in boxes if o.label], lambda o: normalised_text(o.label)):
         if not fully_visible(o): continue
         yield tell('checked', f'Is "{o.label}" checked?', _yes('checked' in o.states), o.box, len(boxes))
@@ -103,7 +107,8 @@ def selected(page, rng):
     "The tab or option that is selected."
     for kind in ('tab', 'option'):
         on = [o for o in of_kind(page, kind) if 'selected' in o.states]
-        if len(on) == 1 and on[0].text and fully_visible(on[0]): yield tell('selected', f'Which {kind} is selected?', on[0].text, on[0].box)
+        if len(on) == 1 and on[0].text and fully_visible(on[0]):
+            yield tell('selected', f'Which {kind} is selected?', on[0].text, on[0].box)
 
 # %% ../../../nbs/60_flywheel/00_perception/20_telling.ipynb #05ce17c9
 @question_family('count', 1.5)
@@ -115,7 +120,8 @@ def count(page, rng):
         pairs = {*both, (rng.choice(shapes).colour, rng.choice(shapes).kind)}
         for colour, kind in sorted(o for o in pairs if o[0]):
             yield tell('count', f'How many {colour} {kind}s are there?', str(both[colour, kind]))
-        for kind, n in Counter(o.kind for o in shapes).items(): yield tell('count', f'How many {kind}s are there?', str(n))
+        for kind, n in Counter(o.kind for o in shapes).items():
+            yield tell('count', f'How many {kind}s are there?', str(n))
     if boxes and all(map(fully_visible, boxes)):
         yield tell('count', 'How many boxes are checked?', str(sum('checked' in o.states for o in boxes)))
 
@@ -135,7 +141,8 @@ def _next(o, lines, way):
     gap = lambda p: p.box[1] - o.box[3] if way > 0 else o.box[1] - p.box[3]
     facing = lambda p: min(p.box[2], o.box[2]) > max(p.box[0], o.box[0]) and -3 <= gap(p) < 30
     near = sorted([p for p in lines if p is not o and facing(p)], key=gap)
-    if not near or abs(near[0].box[0] - o.box[0]) > 3 or (len(near) > 1 and gap(near[1]) < gap(near[0]) + 5): return None
+    if not near or abs(near[0].box[0] - o.box[0]) > 3 or (len(near) > 1 and gap(near[1]) < gap(near[0]) + 5):
+        return None
     return near[0]
 
 @question_family('beside')

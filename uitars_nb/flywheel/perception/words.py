@@ -119,7 +119,8 @@ def words(
         for part in parts:
             chars = page.chars[at:at + len(part)]
             at += len(part)
-            if 'cut' not in o.states and ''.join(map(chr, chars[:, 0])) == part: found.append(Word(part, _around(chars[:, 1:]), i))
+            if 'cut' not in o.states and ''.join(map(chr, chars[:, 0])) == part:
+                found.append(Word(part, _around(chars[:, 1:]), i))
     return found
 
 def _around(boxes): return (*boxes[:, :2].min(0).tolist(), *boxes[:, 2:].max(0).tolist())
