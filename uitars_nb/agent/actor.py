@@ -23,9 +23,9 @@ class Actor:
     def __init__(self,
         config: ActorConfig,
         weights: str | Path | None = None,   # a safetensors file newer than the checkpoint's
-        version: int = 0,                    # version of the weights
-        restarts: int = 3,                   # tolerated crashes; each batch of trajectories offsets one
-        patience: float = 1800.,             # maximum wait for a trajectory, s
+                 version: int = 0,                    # version of the weights
+                 restarts: int = 3,                   # tolerated crashes; each batch of trajectories offsets one
+                 patience: float = 1800.,             # maximum wait for a trajectory, s
     ):
         self.config, self.weights, self.version, self.restarts, self.patience = (
             config, weights, version, restarts, patience)
@@ -54,8 +54,8 @@ class Actor:
                        chances=tuple(self.chances.items()), open=tuple(self.open))
 
     def publish(self,
-        weights: str | Path | None,   # a safetensors file of the `state_dict`; keep it until the next call
-        version: int,
+                weights: str | Path | None,   # a safetensors file of the `state_dict`; keep it until the next call
+                version: int,
     ):
         "Send new weights, which lets more episodes begin."
         self.weights, self.version = weights, version

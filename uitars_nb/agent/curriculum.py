@@ -22,13 +22,13 @@ class Curriculum:
     """Draws instances of tasks. Raises `KeyError` for an unknown task, `ValueError` for an unknown kind, no tasks, or
     revisits with fewer than two samples."""
     def __init__(self,
-        tasks: Sequence[str],     # task names
-        kind: str = 'uniform',    # 'uniform', or 'learnable': by the variance of the outcome
-        seed: int = 0,
-        samples: int = 1,         # episodes of each instance, reported one by one
-        memory: float = .97,      # decay of the running mean an instance, in the long run
-        floor: float = .05,       # minimum weight, as a fraction of the maximum, .25
-        revisit: float = 0.,      # share of draws that revisit instances with mixed outcomes
+                 tasks: Sequence[str],     # task names
+                 kind: str = 'uniform',    # 'uniform', or 'learnable': by the variance of the outcome
+                 seed: int = 0,
+                 samples: int = 1,         # episodes of each instance, reported one by one
+                 memory: float = .97,      # decay of the running mean an instance, in the long run
+                 floor: float = .05,       # minimum weight, as a fraction of the maximum, .25
+                 revisit: float = 0.,      # share of draws that revisit instances with mixed outcomes
     ):
         if kind not in KINDS: raise ValueError(f"tasks are drawn 'uniform' or 'learnable', not {kind!r}")
         if not tasks: raise ValueError('a curriculum needs a task')
@@ -37,15 +37,15 @@ class Curriculum:
                 'an instance is open where its samples end differently: set samples to 2 or more to revisit any')
         # offset, so that each seed has its own instances
         self.first = seed % 100 * 10_000_000 + seed // 100 % 400 * 10_000
-        self.tasks, self.kind, self.seed, self.memory, self.floor, self.invented = [get_task(o)
-            for o in tasks], kind, seed, memory ** (1 / samples), floor, 2 * samples
+        self.tasks, self.kind, self.seed, self.memory, self.floor, self.invented = (
+            [get_task(o) for o in tasks], kind, seed, memory ** (1 / samples), floor, 2 * samples)
         # estimated success; instances drawn; episodes behind the estimate
         self.chance, self.drawn, self.heard = ({o: given for o in tasks} for given in (.5, 0, self.invented))
         # share of samples without environment failure; samples behind it
         self.whole, self.ended = ({o: given for o in tasks} for given in (1., self.invented))
-        self.samples, self.revisit, self.revisits, self.open, self.told, self.back = samples, revisit, 0, deque(
-            # `told`: outcomes of incomplete instances; `back`: instances being revisited
-            maxlen=OPEN), {}, set()
+        # `told`: outcomes of incomplete instances; `back`: instances being revisited
+        self.samples, self.revisit, self.revisits, self.open, self.told, self.back = (
+            samples, revisit, 0, deque(maxlen=OPEN), {}, set())
 
     @property
     def weights(self) -> dict[str, float]:
@@ -80,8 +80,8 @@ class Curriculum:
 
     def tell(self,
         task: str,
-        success: bool | None,      # None: the sample was given up after environment failures
-        seed: int | None = None,   # seed of the instance, needed for revisits
+             success: bool | None,      # None: the sample was given up after environment failures
+             seed: int | None = None,   # seed of the instance, needed for revisits
     ):
         "Report the end of an episode. Episodes of revisited instances do not change the estimated success."
         self.ended[task] += 1

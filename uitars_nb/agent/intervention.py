@@ -32,8 +32,9 @@ class Intervention:
 
     def after(self, spec: TaskSpec) -> int:
         "Return the player's number of steps in this instance, 1 to `most`."
-        return int(np.random.default_rng((spec.seed, zlib.crc32(f'{spec.name}/intervention'.encode()))).integers(1,
-            self.most + 1))
+        return int(
+            np.random.default_rng((spec.seed, zlib.crc32(f'{spec.name}/intervention'.encode())))
+            .integers(1, self.most + 1))
 
     def __call__(self, session, task, spec: TaskSpec) -> 'TakenOver':
         return TakenOver(self.player(session, task, spec), lambda: self.expert(session, task, spec), self.after(spec))

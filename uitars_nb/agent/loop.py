@@ -117,20 +117,20 @@ async def perform(
     limits: EpisodeLimits = EpisodeLimits(),
 ) -> tuple[tuple[Action, ...], str, StopReason | None, Outcome | None]:
     "Perform the reply's actions. Return the performed actions, the error text, the stop reason and the last outcome."
-    actions, verdict, waited = tuple(reply.actions), None, 0.
+    actions, outcome, waited = tuple(reply.actions), None, 0.
     for i, action in enumerate(actions, 1):
         done, rest = actions[:i], actions[i:]
-        if action.name in ENDINGS: return done, '', ENDINGS[action.name], verdict
+        if action.name in ENDINGS: return done, '', ENDINGS[action.name], outcome
         waited += (pause := float(action.args.get('time', 0)) if action.name == 'wait' else 0.)
-        if waited * 1000 > limits.session_ms: return done[:-1], '', StopReason.POLICY_TIMEOUT, verdict
+        if waited * 1000 > limits.session_ms: return done[:-1], '', StopReason.POLICY_TIMEOUT, outcome
         try:
             async with as_environment_failure(limits.seconds + pause, StopReason.ENV_CRASH, ActionError):
                 await session.act(action)
-        except ActionError as e: return done, refusal(e, rest), None, verdict
+        except ActionError as e: return done, refusal(e, rest), None, outcome
         async with as_environment_failure(limits.seconds, StopReason.ENV_CRASH):
-            verdict = await ask_verifier(session, task, spec)
-        if verdict.done: return done, '', StopReason.TERMINATED, verdict
-    return actions, reply.error, None, verdict
+            outcome = await ask_verifier(session, task, spec)
+        if outcome.done: return done, '', StopReason.TERMINATED, outcome
+    return actions, reply.error, None, outcome
 
 # %% ../../nbs/40_agent/00_loop.ipynb #9df99390
 def refusal(
@@ -167,7 +167,7 @@ class Episode:
     "The state of a running episode: its steps, the newest observation, the stop reason and the outcome."
     def __init__(self, session: Session, task: Task, spec: TaskSpec, limits: EpisodeLimits = EpisodeLimits()):
         self.session, self.task, self.spec, self.limits = session, task, spec, limits
-        self.steps, self.obs, self.stop, self.verdict, self.signal = [], None, None, None, 0.
+        self.steps, self.obs, self.stop, self.outcome, self.signal = [], None, None, None, 0.
         self.seconds = dict(setup=0., agent=0., environment=0.)
 
     @contextlib.contextmanager
@@ -216,24 +216,24 @@ class Episode:
         with self.timed('agent'): reply = await self.think(agent)
         if reply is None: return
         with self.timed('environment'):
-            actions, error, self.stop, verdict = await perform(self.session, self.task, self.spec, reply, self.limits)
-            self.steps.append(Step(self.obs, reply.thought, actions, reply.completion, error, self.gained(verdict),
+            actions, error, self.stop, outcome = await perform(self.session, self.task, self.spec, reply, self.limits)
+            self.steps.append(Step(self.obs, reply.thought, actions, reply.completion, error, self.gained(outcome),
                                    reply.aside))
-            self.verdict = verdict or self.verdict
+            self.outcome = outcome or self.outcome
             async with self.guarded(): self.obs = await self.look()
         self.stop = self.stop or exhausted_budget(self.steps, self.obs, self.spec, self.limits)
 
-    def gained(self, verdict: Outcome | None) -> float:
+    def gained(self, outcome: Outcome | None) -> float:
         "Return the increase of the task's progress signal through this step; 0 if the task has no signal."
-        if verdict is None or verdict.signal is None: return 0.
-        before, self.signal = self.signal, verdict.signal
-        return verdict.signal - before
+        if outcome is None or outcome.signal is None: return 0.
+        before, self.signal = self.signal, outcome.signal
+        return outcome.signal - before
 
     async def end(self):
         "Verify once more if the policy or a budget ended the episode."
         if self.stop is StopReason.TERMINATED: return
         with self.timed('environment'):
-            async with self.guarded(): self.verdict = await ask_verifier(self.session, self.task, self.spec)
+            async with self.guarded(): self.outcome = await ask_verifier(self.session, self.task, self.spec)
 
 # %% ../../nbs/40_agent/00_loop.ipynb #42e30273
 EPISODE: ContextVar[str] = ContextVar('EPISODE', default='')  # id of the trajectory that this asyncio task is playing
@@ -263,7 +263,7 @@ def _trajectory(ep, failure, id, policy):
     kw = dict(id=id, task=ep.spec, steps=tuple(ep.steps), final=ep.obs, policy=policy, policy_version=version)
     info = dict(seconds={k: round(v, 4) for k, v in ep.seconds.items()})
     if failure: return Trajectory(stop=failure.reason, info=info | dict(error=str(failure)), **kw)
-    return Trajectory(stop=ep.stop, reward=ep.verdict.reward, success=ep.verdict.success, info=ep.verdict.info | info,
+    return Trajectory(stop=ep.stop, reward=ep.outcome.reward, success=ep.outcome.success, info=ep.outcome.info | info,
                       **kw)
 
 # %% ../../nbs/40_agent/00_loop.ipynb #bac5ce9d

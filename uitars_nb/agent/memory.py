@@ -128,7 +128,7 @@ class Memory:
     def summary(self,
         steps: Sequence[Step],   # all so far
         plan: Plan,
-        written: Mapping[int, str] = {},   # chunk number -> summary by a model
+                written: Mapping[int, str] = {},   # chunk number -> summary by a model
     ) -> str:
         "Return the summary of the steps before the plan's start, or ''."
         cfg, most = self.config, int(self.config.summary * plan.share)
@@ -205,9 +205,9 @@ class Context:
 def recall(self,
     instruction: str,
     steps: Sequence[Step],             # so far
-    obs: Observation,                  # the newest observation
-    reply: int = 0,                    # tokens reserved for the reply
-    written: Mapping[int, str] = {},   # chunk number -> summary by a model
+           obs: Observation,                  # the newest observation
+           reply: int = 0,                    # tokens reserved for the reply
+           written: Mapping[int, str] = {},   # chunk number -> summary by a model
 ) -> Context:
     """Return the richest prompt that fits. Raises `ContextExceeded` if instruction and newest screenshot alone do not
     fit, `ContextTooSmall` if the first screenshot alone does not."""
@@ -281,4 +281,4 @@ def summary_request(
     return [dict(role='user',
                  content=[dict(type='text',
                                text=f'An agent works on this task: {instruction}\n\nSome of its '
-                                    f'steps:\n{steps}\n\n{ask}')])]
+                               f'steps:\n{steps}\n\n{ask}')])]

@@ -27,11 +27,12 @@ SET = "((is, to) => `at ${is}, wanted ${to}: ${is < to ? 'more' : is > to ? 'les
 READ = {   # task names -> JavaScript of the words to read before an action
     ('choose-date', 'choose-date-easy', 'choose-date-medium', 'choose-date-nodelay'):
         f"(([m, d]) => $('.ui-datepicker-calendar')?.offsetParent && (s => `month ${{s}}, wanted ${{m}}: "
-        f"${{s > m ? 'earlier' : s < m ? 'later' : 'day ' + d}}`)({MONTH}))(text($('#query')).match(/\\d+/g).map(Number))",
+        f"${{s > m ? 'earlier' : s < m ? 'later' : 'day ' + d}}`)({MONTH}))"
+        f"(text($('#query')).match(/\\d+/g).map(Number))",
     ('visual-addition',): "(([a, b]) => `${a} + ${b} = ${a + b}`)([1, 2].map(i => $$(`#visual-${i} "
                           ".addition-block`).length))",
-    ('drag-sort-numbers',
-     ): f"(l => `${{l.join(' ')}}; sorted ${{[...l].sort((a, b) => a - b).join(' ')}}`)({ITEMS}.map(text))",
+    ('drag-sort-numbers',):
+        f"(l => `${{l.join(' ')}}; sorted ${{[...l].sort((a, b) => a - b).join(' ')}}`)({ITEMS}.map(text))",
     ('use-slider',): f"{SET}(+text($('#val')), +text($('#query')).match(/-?\\d+/))",
     ('use-slider-2',): f"""((is, to) => (i => `${{is.join(' ')}}, wanted ${{to.join(' ')}}; ${{i < 0 ? 'set' : `slider ${{i + 1}} ${{{SET}(is[i], to[i])}}`}}`)(is.findIndex((o, i) => o !== to[i])))(
             [1, 2, 3].map(i => +text($(`#val-${{i}}`))), text($('#query')).match(/\\d+/g).map(Number))""",

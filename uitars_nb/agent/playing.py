@@ -120,23 +120,24 @@ def initial_allowance(
     return Allowance(size, config.staleness, config.version, config.version * size + config.ahead)
 
 async def _stream(conn, config, engine, pool, agent):
-    course, allowance = Curriculum(config.tasks, config.curriculum, config.seed, config.samples,
-                                   revisit=config.revisit), initial_allowance(config)
-    course.load_state_dict(dict(known=dict(config.chances), drawn={}, open=config.open))
-    for name in course.drawn: course.drawn[name] = config.skip
-    stream = StreamingRollout(pool, course.draw, agent, config.run, allowance, config.samples, config.retries,
+    curriculum, allowance = (
+        Curriculum(config.tasks, config.curriculum, config.seed, config.samples, revisit=config.revisit),
+        initial_allowance(config))
+    curriculum.load_state_dict(dict(known=dict(config.chances), drawn={}, open=config.open))
+    for name in curriculum.drawn: curriculum.drawn[name] = config.skip
+    stream = StreamingRollout(pool, curriculum.draw, agent, config.run, allowance, config.samples, config.retries,
                               config.limits, FailureMonitor(config.failures), config.skip * len(config.tasks),
-                              lambda spec: course.tell(spec.name, None, spec.seed))
-    orders = asyncio.ensure_future(_obey(conn, engine, allowance, course))
+                              lambda spec: curriculum.tell(spec.name, None, spec.seed))
+    orders = asyncio.ensure_future(_obey(conn, engine, allowance, curriculum))
     async def out():
         "Send each trajectory with engine and curriculum statistics."
         async for traj in stream:
             # of each task no further instance has begun, and of all together no further group than as many times the
             # tasks
-            drawn = max(course.drawn.values()) + course.revisits
-            facts = dict(engine.stats(), drawn=drawn, chance=course.mean, wall=time.monotonic(),
+            drawn = max(curriculum.drawn.values()) + curriculum.revisits
+            facts = dict(engine.stats(), drawn=drawn, chance=curriculum.mean, wall=time.monotonic(),
                          sandbox_seconds=stream.busy_seconds / pool.size)
-            await asyncio.to_thread(conn.send, ('trajectory', traj, facts, course.known, (*course.unsettled,)))
+            await asyncio.to_thread(conn.send, ('trajectory', traj, facts, curriculum.known, (*curriculum.unsettled,)))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)
     for o in rest: o.cancel()
@@ -144,7 +145,7 @@ async def _stream(conn, config, engine, pool, agent):
     for o in done: o.result()
 
 # %% ../../nbs/40_agent/15_playing.ipynb #aa6edc28
-async def _obey(conn, engine, allowance, course):
+async def _obey(conn, engine, allowance, curriculum):
     "Apply weights and outcomes as they arrive; return when the pipe closes."
     inbox, loop = asyncio.Queue(), asyncio.get_running_loop()
     def listen():
@@ -157,7 +158,7 @@ async def _obey(conn, engine, allowance, course):
     threading.Thread(target=listen, daemon=True).start()
     while None not in (orders := [await inbox.get(), *(inbox.get_nowait() for _ in range(inbox.qsize()))]):
         for *_, told in orders:
-            if told: course.tell(*told)
+            if told: curriculum.tell(*told)
         new = [(path, version) for path, version, *_ in orders if path]
         if new: await engine.load_file(*new[-1])   # only the last: the trainer may have overwritten earlier files
         allowance.give_back(sum(back for _, _, back, _ in orders))

@@ -86,9 +86,9 @@ class PolicyAgent:
     @classmethod
     def of(cls,
         policy,            # a `model.policy.Policy`
-        engine: ChatEngine,    # serves the policy
-        sampling: Any,
-        context: int = 0,  # context length; 0: as in training; at most what the model takes
+           engine: ChatEngine,    # serves the policy
+           sampling: Any,
+           context: int = 0,  # context length; 0: as in training; at most what the model takes
     ) -> 'PolicyAgent':
         "Return agents with the memory settings of the policy's training."
         takes = getattr(engine, 'context', 0) or policy.context
@@ -98,15 +98,15 @@ class PolicyAgent:
 
     @classmethod
     def served(cls,
-        engine: ChatEngine,      # client of a server, such as `model.remote.RemoteEngine`
+               engine: ChatEngine,      # client of a server, such as `model.remote.RemoteEngine`
         about: Mapping,      # facts from the server: `dialect`, `model_type`, `max_model_len`; each may be missing
-        sampling: Any,
-        dialect: str = '',   # used if the server does not report it
-        context: int = 0,    # context length, likewise
+               sampling: Any,
+               dialect: str = '',   # used if the server does not report it
+               context: int = 0,    # context length, likewise
     ) -> 'PolicyAgent':
         "Return agents of a served model and set the engine's dialect. Raises `ValueError` if the dialect is unknown."
-        name, config = dialect or about.get('dialect', ''), memory_config(about.get('model_type', ''),
-                                                                          about.get('max_model_len') or context)
+        name, config = (dialect or about.get('dialect', ''),
+                        memory_config(about.get('model_type', ''), about.get('max_model_len') or context))
         if not name:
             raise ValueError(
                 f'the server does not tell which dialect its model speaks: name one of {", ".join(DIALECTS)} '
@@ -166,7 +166,7 @@ class ReAct:
         policy: PolicyAgent,
         instruction: str,
         key: str,              # names the episode
-        draws: str = '',       # basis of the seeds, equal for equal weights under another name; default: `key`
+                 draws: str = '',       # basis of the seeds, equal for equal weights under another name; default: `key`
     ):
         self.policy, self.instruction, self.key, self.draws, self.written, self.aside = (
             policy, instruction, key, draws or key, {}, [])

@@ -57,11 +57,11 @@ class Rollout:
         pool: SessionSource,
         specs: Iterable[TaskSpec],
         make_agent: MakeAgent,
-        policy: str = '',           # name of the policy
-        limits: EpisodeLimits = EpisodeLimits(),
-        samples: int = 1,           # episodes of each spec
-        retries: int = 2,           # further attempts after environment failures in this run
-        kept: Mapping[str, StopReason] = {},  # stored attempts: id -> stop reason
+                 policy: str = '',           # name of the policy
+                 limits: EpisodeLimits = EpisodeLimits(),
+                 samples: int = 1,           # episodes of each spec
+                 retries: int = 2,           # further attempts after environment failures in this run
+                 kept: Mapping[str, StopReason] = {},  # stored attempts: id -> stop reason
     ):
         self.pool, self.make_agent, self.policy, self.limits, self.retries = pool, make_agent, policy, limits, retries
         self.proved = any(not o.is_environment for o in kept.values())   # the policy's context holds a screen

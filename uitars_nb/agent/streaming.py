@@ -21,9 +21,9 @@ class Allowance:
     `ValueError` if `batch` is below 1 or `staleness` is negative."""
     def __init__(self,
         batch: int,         # instances of an update
-        staleness: int,     # updates between start and use of a trajectory; 0: synchronous
-        version: int = 0,   # version of the weights
-        begun: int = 0,     # instances begun so far
+                 staleness: int,     # updates between start and use of a trajectory; 0: synchronous
+                 version: int = 0,   # version of the weights
+                 begun: int = 0,     # instances begun so far
     ):
         if batch < 1 or staleness < 0:
             raise ValueError(
@@ -62,8 +62,8 @@ class TooManyFailures(RuntimeError): "Too many attempts ended in environment fai
 class FailureMonitor:
     "Tracks the latest attempts. Raises `TooManyFailures` if too many ended in environment failures."
     def __init__(self,
-        most: float = .5,     # tolerated share of environment failures
-        window: int = 40,     # number of latest attempts
+                 most: float = .5,     # tolerated share of environment failures
+                 window: int = 40,     # number of latest attempts
     ):
         self.most, self.stops = most, deque(maxlen=window)
 
@@ -97,16 +97,16 @@ class StreamingRollout:
     `TooManyFailures` if the environment keeps failing."""
     def __init__(self,
         pool: SessionSource,
-        draw: Callable[[], TaskSpec],   # returns the next instance
-        make_agent: MakeAgent,
-        run: str,                       # names the trajectories
-        allowance: Allowance,
-        samples: int = 1,               # episodes of each instance
-        retries: int = 2,               # further attempts after environment failures
-        limits: EpisodeLimits = EpisodeLimits(),
-        watch: FailureMonitor | None = None,
-        group: int = 0,                 # number of the first instance
-        lose: Callable[[TaskSpec], None] = lambda spec: None,   # called for each sample that is given up
+                 draw: Callable[[], TaskSpec],   # returns the next instance
+                 make_agent: MakeAgent,
+                 run: str,                       # names the trajectories
+                 allowance: Allowance,
+                 samples: int = 1,               # episodes of each instance
+                 retries: int = 2,               # further attempts after environment failures
+                 limits: EpisodeLimits = EpisodeLimits(),
+                 watch: FailureMonitor | None = None,
+                 group: int = 0,                 # number of the first instance
+                 lose: Callable[[TaskSpec], None] = lambda spec: None,   # called for each sample that is given up
     ):
         self.pool, self.draw, self.make_agent, self.run, self.allowance = pool, draw, make_agent, run, allowance
         self.samples, self.retries, self.limits, self.watch, self.lose = (

@@ -203,7 +203,7 @@ class Corpus:
     def __init__(self,
         path: str | Path,
         split: str = 'train',
-        vocabulary: str = '',  # fingerprint of the policy's vocabulary; '': any
+                 vocabulary: str = '',  # fingerprint of the policy's vocabulary; '': any
     ):
         self.path, self.split, self.vocabulary = Path(path), split, vocabulary
         self.shards = [Shard(o) for o in sorted(self.path.glob('*.safetensors'))]

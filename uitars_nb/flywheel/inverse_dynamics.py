@@ -45,10 +45,9 @@ def inverse_dynamics_example(
     prompt = policy.render([dict(role='user',
                                  content=[dict(type='text', text=asked),
                                           *(dict(type='image', image=o) for o in (after, before))])])
-    return TrainingExample(Example(prompt,
-                                   np.append(policy.encode(said),
-                                             policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'deeds',
-                                             traj.task.seed)
+    return TrainingExample(
+        Example(prompt, np.append(policy.encode(said), policy.processor.tokenizer.eos_token_id).astype(np.int32)),
+        'deeds', traj.task.seed)
 
 # %% ../../nbs/60_flywheel/15_inverse_dynamics.ipynb #8939cc60
 def inverse_dynamics_examples(

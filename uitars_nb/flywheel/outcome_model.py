@@ -90,7 +90,7 @@ def outcome_example(
     "Return the question about an episode with the right answer as a training example."
     return TrainingExample(Example(policy.render(outcome_messages(traj, policy, memory)),
                                    answer_ids(policy, traj.success)), 'outcome/' + ANSWERS[traj.success],
-                                   traj.task.seed)
+                           traj.task.seed)
 
 def outcome_examples(
     store: Store,

@@ -76,20 +76,19 @@ def padding(
 
 # %% ../../nbs/60_flywheel/24_streams.ipynb #d3ea340f
 class Stream:
-    """An endless sequence of batches from weighted sources; each is a function of the seed and its number. Raises
-    `ValueError` if the weights do not match the sources, or a weighted source is empty."""
+    "Endless batches from weighted sources, each a function of seed and number. Raises `ValueError` for bad weights."
     def __init__(self,
         sources: Mapping[str, Source],                 # by name
         weights: Mapping[str, float] | None = None,    # shares of the examples; default: proportional to the sizes
-        batch: int = 32,                               # examples a batch
-        seed: int = 0,
-        pool: int = 64,                                # batches that are drawn and divided together
+                 batch: int = 32,                               # examples a batch
+                 seed: int = 0,
+                 pool: int = 64,                                # batches that are drawn and divided together
     ):
         if weights and set(weights) != set(sources):
             raise ValueError(f'weights are for {", ".join(weights)}, and the sources are {", ".join(sources)}')
         self.sources, self.batch, self.seed, self.pool = dict(sources), batch, seed, pool
-        self.facts, self.first = concatenate_facts([o.facts for o in sources.values()]), piece_offsets(map(len,
-            sources.values()))
+        self.facts, self.first = (concatenate_facts([o.facts for o in sources.values()]),
+                                  piece_offsets(map(len, sources.values())))
         self.weights = [weights[k] if weights else len(o) for k, o in sources.items()]
         quotas(self.weights, pool * batch)
         if empty := [k for w, (k, o) in zip(self.weights, sources.items()) if w and not len(o)]:

@@ -66,7 +66,7 @@ def read_recorded(
     broken = about.get('broken', '') or ('' if 'seconds' in about else 'the recorder was killed')
     return RecordedSession(folder.resolve(), about['instruction'], about['annotator'], tuple(about['size']),
                            tuple(UIEvent(**o) for o in events),
-                    tuple((o['at'], o['file']) for o in frames), about.get('voice_at', 0.), broken)
+                           tuple((o['at'], o['file']) for o in frames), about.get('voice_at', 0.), broken)
 
 # %% ../../../nbs/60_flywheel/50_annotation/25_in_situ.ipynb #181b5d66
 WORDS = 'words.vtt', 'words.srt', 'words.json'   # possible names of the transcript

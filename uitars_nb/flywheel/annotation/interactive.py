@@ -73,8 +73,8 @@ def judge_decision(
 class AnnotationDesk:
     "Connects agents that ask with annotators who answer, on one event loop."
     def __init__(self,
-        journal: str | Path | None = None,   # a JSON Lines file, one line a decision
-        patience: float = 60.,               # seconds of silence after which an annotator counts as gone
+                 journal: str | Path | None = None,   # a JSON Lines file, one line a decision
+                 patience: float = 60.,               # seconds of silence after which an annotator counts as gone
     ):
         self.journal, self.patience, self.clock = journal, patience, time.monotonic
         # id -> (question, future, since); episode -> annotator; annotator -> when; outcomes

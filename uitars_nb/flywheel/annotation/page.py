@@ -59,9 +59,10 @@ def question_data(
                       marks=overlay(o.reply.actions, size), draws=o.draws) for o in q.proposals]
     return dict(id=q.id, task=q.spec.name, instruction=q.spec.instruction, step=len(q.steps) + 1,
                 most=q.spec.max_steps, size=size, screen=picture(q.obs.screenshot, 1600),
-                text=q.obs.text, events=[f'{o.kind.value.replace("_", " ")}: {o.text}'
-                                         for o in q.obs.events if o.kind is not EventKind.NAVIGATION],
-                                         past=[step_data(o) for o in q.steps],
+                text=q.obs.text,
+                events=[f'{o.kind.value.replace("_", " ")}: {o.text}'
+                        for o in q.obs.events if o.kind is not EventKind.NAVIGATION],
+                past=[step_data(o) for o in q.steps],
                 proposals=proposals, functions=functions_data(q.space))
 
 # %% ../../../nbs/60_flywheel/50_annotation/05_page.ipynb #6b3012b0
@@ -209,7 +210,8 @@ def page_html() -> str:
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Annotate</title>'
     return (
         f'<!doctype html><html '
-        f'lang="en"><head>{head}<style>{_STYLE}</style></head><body>{_BODY}<script>{_SCRIPT}{_FORM}</script></body></html>')
+        f'lang="en"><head>{head}<style>{_STYLE}</style></head>'
+        f'<body>{_BODY}<script>{_SCRIPT}{_FORM}</script></body></html>')
 
 # %% ../../../nbs/60_flywheel/50_annotation/05_page.ipynb #6c887df4
 class ActionMessage(BaseModel):
@@ -248,6 +250,7 @@ def make_app(
     app.add_middleware(RequestGuard)   # runs after the token check, since middleware added later runs first
     @app.middleware('http')
     async def guard(request: Request, call_next):
+        "Refuse calls without the token, except for the page itself."
         given = request.headers.get('authorization', '').removeprefix('Bearer ')
         if request.url.path != '/' and not hmac.compare_digest(given.encode(), token.encode()):
             return _said(
@@ -269,6 +272,7 @@ def make_app(
 
     @app.post('/answer')
     async def answer(said: DecisionMessage):
+        "Pass a decision to the desk; 409 if no agent waits, 422 if it is invalid."
         try: return dict(kind=desk.answer(said.id, said.decision, said.annotator))
         except KeyError as e: return _said(409, error=e.args[0])
         except ValueError as e: return _said(422, error=str(e))

@@ -58,9 +58,9 @@ class RecordingFolder:
     "Writes the folder of a recording. Raises `FileExistsError` if the folder is not empty."
     def __init__(self,
         folder: str | Path,
-        instruction: str,          # the task
-        annotator: str,
-        size: tuple[int, int],     # width, height of the screen in pixels
+                 instruction: str,          # the task
+                 annotator: str,
+                 size: tuple[int, int],     # width, height of the screen in pixels
     ):
         self.folder, self.last, self.frames, self.lock = Path(folder), None, 0, threading.Lock()
         if self.folder.exists() and any(self.folder.iterdir()):
@@ -96,8 +96,8 @@ class InputRecorder(threading.Thread):
     display does not support recording."""
     def __init__(self,
         told: Callable[[UIEvent], None],
-        display: str | None = None,              # such as ':0'; None: from the environment
-        now: Callable[[], float] = time.monotonic,
+                 display: str | None = None,              # such as ':0'; None: from the environment
+                 now: Callable[[], float] = time.monotonic,
     ):
         from Xlib import X, display as displays
         from Xlib.ext import record
@@ -168,9 +168,9 @@ class ScreenRecorder(threading.Thread):
     "A thread that calls `told` with time and screen, uint8 (height, width, 3), until `stop`."
     def __init__(self,
         told: Callable[[float, np.ndarray], None],
-        fps: float = 5.,                           # maximum captures a second
-        display: str | None = None,                # as for `InputRecorder`
-        now: Callable[[], float] = time.monotonic,
+                 fps: float = 5.,                           # maximum captures a second
+                 display: str | None = None,                # as for `InputRecorder`
+                 now: Callable[[], float] = time.monotonic,
     ):
         super().__init__(name='eyes', daemon=True)
         self.told, self.fps, self.display, self.now, self.over, self.trouble = (
@@ -209,7 +209,7 @@ class VoiceRecorder:
     "Records sound into a file. Raises `RuntimeError` with ffmpeg's message if recording fails."
     def __init__(self,
         path: Path,      # .wav
-        source: str,     # FORMAT:DEVICE of ffmpeg
+                 source: str,     # FORMAT:DEVICE of ffmpeg
     ):
         kind, _, device = source.partition(':')
         if not device:
@@ -240,12 +240,12 @@ class Recorder:
     `VoiceRecorder` do, and `ValueError` if the key cannot be used."""
     def __init__(self,
         folder: str | Path,
-        instruction: str,            # the task
-        annotator: str,
-        voice: str = '',             # source of `VoiceRecorder`; '': none
-        fps: float = 5.,
-        key: str = 'pause',          # starts and pauses
-        display: str | None = None,  # as for `InputRecorder`
+                 instruction: str,            # the task
+                 annotator: str,
+                 voice: str = '',             # source of `VoiceRecorder`; '': none
+                 fps: float = 5.,
+                 key: str = 'pause',          # starts and pauses
+                 display: str | None = None,  # as for `InputRecorder`
     ):
         self.key, self.running, self.began, self.display, self.source, self.events, self.moved = (
             key, False, time.monotonic(), display, voice, 0, -1.)
@@ -255,16 +255,17 @@ class Recorder:
                 'this is a Wayland session, which shows other programs to nobody: log in to an X session')
         self.hands = InputRecorder(self._event, display, self.seconds)
         self.code = self._grab()
-        self.notes, self.eyes, self.voice = RecordingFolder(folder, instruction, annotator,
-            screen_size(display)), ScreenRecorder(self._frame, fps, display, self.seconds), None
+        self.notes, self.eyes, self.voice = (
+            RecordingFolder(folder, instruction, annotator, screen_size(display)),
+            ScreenRecorder(self._frame, fps, display, self.seconds), None)
 
     def seconds(self) -> float:
         "Return the seconds since the start."
         return time.monotonic() - self.began
 
     def _grab(self):
-        """Grab the key, so that other programs do not receive it. Raises `ValueError` if the keyboard lacks it or another
-        program has grabbed it."""
+        """Grab the key, so that other programs do not receive it. Raises `ValueError` if the keyboard lacks it or
+        another program has grabbed it."""
         from Xlib import X
         from Xlib.error import CatchError
         table = self.hands.table

@@ -52,12 +52,12 @@ def _pressed(down: UIEvent, up: UIEvent, size) -> tuple[Action, ...]:
     return Action('mouse_down', dict(point=a, button=down.button)), Action('mouse_up',
                                                                            dict(point=b, button=down.button))
 
-def _doubles(before: RecordedAction | None, deed: RecordedAction, size) -> bool:
+def _doubles(before: RecordedAction | None, rec: RecordedAction, size) -> bool:
     "Whether a click and the one before form a double click."
-    if not before or [o.name for o in (*before.actions, *deed.actions)] != ['click',
-        'click'] or deed.start - before.start > DOUBLE_CLICK:
+    if (not before or [o.name for o in (*before.actions, *rec.actions)] != ['click', 'click']
+        or rec.start - before.start > DOUBLE_CLICK):
         return False
-    a, b = before.actions[0].args['point'], deed.actions[0].args['point']
+    a, b = before.actions[0].args['point'], rec.actions[0].args['point']
     return all(abs(p - q) * side <= SPOT * GRID for p, q, side in zip(a, b, size))
 
 # %% ../../../nbs/60_flywheel/50_annotation/10_ui_events.ipynb #b6daffe7
@@ -69,29 +69,30 @@ class _Hand:
     size: tuple[int, int]
     held: list       # held modifier keys
     downs: dict      # button -> its press event
-    deeds: list
+    recorded: list
     text: str = ''   # current text, also the content of the last recorded action
     alone: str = ''  # a held modifier without further input since
 
-    def add(self, deed: RecordedAction):
-        if _doubles(last := self.deeds[-1] if self.deeds else None, deed, self.size):
-            self.deeds[-1] = replace(last, end=deed.end, actions=(Action('left_double', last.actions[0].args),))
-        else: self.deeds.append(deed)
+    def add(self, rec: RecordedAction):
+        "Append an action; a second click may make the last one a double click."
+        if _doubles(last := self.recorded[-1] if self.recorded else None, rec, self.size):
+            self.recorded[-1] = replace(last, end=rec.end, actions=(Action('left_double', last.actions[0].args),))
+        else: self.recorded.append(rec)
         self.text = ''
 
     def write(self, at: float, more: str):
         "Continue the text, or begin one."
-        last = self.deeds[-1] if self.deeds else None
+        last = self.recorded[-1] if self.recorded else None
         if self.text and at - last.end <= PAUSE:
             self.text += more
-            self.deeds[-1] = replace(last, end=at, actions=(Action('type', dict(content=self.text)),))
+            self.recorded[-1] = replace(last, end=at, actions=(Action('type', dict(content=self.text)),))
         else: self.add(RecordedAction(at, at, (Action('type', dict(content=more)),))); self.text = more
 
     def take_back(self, at: float) -> bool:
         "Remove the last character of the text; return whether there was one."
-        if not self.text or at - self.deeds[-1].end > PAUSE: return False
-        self.text, last = self.text[:-1], self.deeds.pop()
-        if self.text: self.deeds.append(replace(last, end=at, actions=(Action('type', dict(content=self.text)),)))
+        if not self.text or at - self.recorded[-1].end > PAUSE: return False
+        self.text, last = self.text[:-1], self.recorded.pop()
+        if self.text: self.recorded.append(replace(last, end=at, actions=(Action('type', dict(content=self.text)),)))
         return True
 
 # %% ../../../nbs/60_flywheel/50_annotation/10_ui_events.ipynb #2e24ce12
@@ -99,9 +100,9 @@ AGAIN = .6   # maximum gap between repeats of a hotkey or wheel notches, s
 
 def _goes_on(hand: _Hand, at: float, action: Action) -> bool:
     "Append a repeated action to the last recorded one; return whether it was a repeat."
-    last = hand.deeds[-1] if hand.deeds else None
+    last = hand.recorded[-1] if hand.recorded else None
     if not last or last.actions[-1] != action or at - last.end > AGAIN or hand.text: return False
-    hand.deeds[-1] = replace(last, end=at, actions=(*last.actions, action))
+    hand.recorded[-1] = replace(last, end=at, actions=(*last.actions, action))
     return True
 
 def _key(hand: _Hand, e: UIEvent):
@@ -111,7 +112,7 @@ def _key(hand: _Hand, e: UIEvent):
         return
     strong = [o for o in hand.held if o != 'shift']
     if e.text and not strong: return hand.write(e.at, e.text)
-    if e.key == 'enter' and not hand.held and hand.text and e.at - hand.deeds[-1].end <= PAUSE:
+    if e.key == 'enter' and not hand.held and hand.text and e.at - hand.recorded[-1].end <= PAUSE:
         hand.write(e.at, '\n'); hand.text = ''; return
     if e.key == 'backspace' and not hand.held and hand.take_back(e.at): return
     action = Action('hotkey', dict(key=' '.join([*hand.held, e.key])))
@@ -132,10 +133,10 @@ def _with_keys(held: Sequence[str], actions: tuple[Action, ...]) -> tuple[Action
 def _wheel(hand: _Hand, e: UIEvent):
     "Process one notch of the wheel."
     action = Action('scroll', dict(direction=e.button, point=_point(e, hand.size)))
-    last = hand.deeds[-1] if hand.deeds else None
+    last = hand.recorded[-1] if hand.recorded else None
     same = (last and last.actions[-1].name == 'scroll' and last.actions[-1].args['direction'] == e.button
             and e.at - last.end <= AGAIN)
-    if same: hand.deeds[-1] = replace(last, end=e.at, actions=(*last.actions, last.actions[-1]))
+    if same: hand.recorded[-1] = replace(last, end=e.at, actions=(*last.actions, last.actions[-1]))
     else: hand.add(RecordedAction(e.at, e.at, (action,)))
 
 # %% ../../../nbs/60_flywheel/50_annotation/10_ui_events.ipynb #6e6250ec
@@ -154,9 +155,9 @@ def recorded_actions(
         elif e.kind == 'down': hand.downs[e.button] = e
         elif e.kind == 'up' and (down := hand.downs.pop(e.button, None)):
             hand.add(RecordedAction(down.at, e.at, _with_keys(hand.held, _pressed(down, e, size))))
-    return [_in_scrolls(o) for o in hand.deeds]
+    return [_in_scrolls(o) for o in hand.recorded]
 
-def _in_scrolls(deed: RecordedAction) -> RecordedAction:
+def _in_scrolls(rec: RecordedAction) -> RecordedAction:
     "Convert notches to scrolls."
-    if deed.actions[0].name != 'scroll': return deed
-    return replace(deed, actions=deed.actions[:-(-len(deed.actions) // NOTCHES)])
+    if rec.actions[0].name != 'scroll': return rec
+    return replace(rec, actions=rec.actions[:-(-len(rec.actions) // NOTCHES)])

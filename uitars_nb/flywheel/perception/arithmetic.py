@@ -59,7 +59,7 @@ def goals(rng: random.Random) -> tuple[str, str]:
     i = next((i for i in range(3) if is_[i] != to[i]), None)
     return asked, f'{asked}; ' + ('set' if i is None
                                   else f'slider {i + 1} at {is_[i]}, wanted {to[i]}: '
-                                       f'{"more" if is_[i] < to[i] else "less"}')
+                                  f'{"more" if is_[i] < to[i] else "less"}')
 
 def an_order(rng: random.Random) -> tuple[str, str]:
     "Return three to five numbers, and the same in ascending order."
@@ -91,10 +91,9 @@ def arithmetic_example(
     rng = random.Random(seed)
     asked, said = arithmetic_text(rng, rng.choices(PROBLEMS, OFTEN, k=rng.randint(1, most)))
     prompt = policy.render([dict(role='user', content=[dict(type='text', text=asked)])])
-    return TrainingExample(Example(prompt,
-                                   np.append(policy.encode(said),
-                                             policy.processor.tokenizer.eos_token_id).astype(np.int32)), 'arithmetic',
-                                             seed)
+    return TrainingExample(
+        Example(prompt, np.append(policy.encode(said), policy.processor.tokenizer.eos_token_id).astype(np.int32)),
+        'arithmetic', seed)
 
 def arithmetic_examples(
     count: int,

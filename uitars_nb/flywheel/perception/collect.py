@@ -33,7 +33,7 @@ def page_levels(
 async def sheet_pages(
     session,              # from `flywheel.perception.pages.sheet_session`
     shard: int,           # number of the shard
-    per: int = 1000,      # pages of a shard
+    per: int = 1000,      # pages a shard
     split: str = 'train',
     kind: str | None = None,  # see `render_sheet`
 ) -> list[LabelledPage]:
@@ -100,8 +100,8 @@ async def collect_pages(
     keep_about(path, split=split, per=per if sheets or strings else 0, names=sorted(names) if tasks or episodes else [])
     wanted = dict(sheets=(sheets, lambda k: sheet_pages(session, k, per, split)),
                   strings=(strings, lambda k: sheet_pages(session, k, per, split, 'strings')),
-        tasks=(tasks, lambda k: task_pages(names, k, split=split)),
-        episodes=(episodes, lambda k: task_pages(names, k, 2, 800_000, label_episodes, split)))
+                  tasks=(tasks, lambda k: task_pages(names, k, split=split)),
+                  episodes=(episodes, lambda k: task_pages(names, k, 2, 800_000, label_episodes, split)))
     todo = [(k, make, shard) for kind, (n, make) in wanted.items()
             for k in range(n) if not (shard := path / f'{kind}_{k:03}.npz').exists()]
     async with sheet_session() as session:

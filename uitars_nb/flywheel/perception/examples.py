@@ -42,7 +42,7 @@ def answer_ids(
     return np.concatenate([policy.encode(o) for o in reply])
 
 def _letters_of(question, page):
-    """Return int (n, 5): the letters of an answer that is text on the page, with their boxes; None for other answers."""
+    "Return int (n, 5): the letters of an answer that is text on the page, with boxes; None for other answers."
     if question.box or not question.about: return None
     chars = page.chars[_inside(page.chars[:, 1:], question.about)]
     return chars if len(chars) and ''.join(map(chr, chars[:, 0])) == question.said.replace(' ', '') else None
@@ -148,8 +148,8 @@ def page_examples(
     for page in pages:
         asked = ask(page, random.Random(page.seed), n)
         for i in range(0, len(asked), together): yield question_example(page, asked[i:i + together], policy)
-        if before is not None and page.step and _place(page) == (*_place(before)[:2],
-            before.step + 1) and (record := change_example(before, page, policy)):
+        if (before is not None and page.step and _place(page) == (*_place(before)[:2], before.step + 1)
+            and (record := change_example(before, page, policy))):
             yield record
         before = page
 

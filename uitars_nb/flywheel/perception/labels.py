@@ -46,8 +46,8 @@ class Element:
 # %% ../../../nbs/60_flywheel/00_perception/00_labels.ipynb #4f7f5521
 EXACT = {'red': (255, 0, 0), 'green': (0, 128, 0), 'blue': (0, 0, 255), 'yellow': (255, 255, 0),
          'orange': (255, 165, 0),
-    'purple': (128, 0, 128), 'cyan': (0, 255, 255), 'magenta': (255, 0, 255), 'pink': (255, 192, 203),
-    'lime': (0, 255, 0), 'olive': (128, 128, 0), 'brown': (165, 42, 42)}
+         'purple': (128, 0, 128), 'cyan': (0, 255, 255), 'magenta': (255, 0, 255), 'pink': (255, 192, 203),
+         'lime': (0, 255, 0), 'olive': (128, 128, 0), 'brown': (165, 42, 42)}
 COLOURS = ('none', *EXACT, 'black', 'grey', 'white')
 
 def colour_name(
@@ -188,7 +188,7 @@ def save_pages(
     buffer = io.BytesIO()
     np.savez(buffer, screens=_blob(index), palette=_rgb(palette), size=np.array(pages[0].size, np.int32),
              chars=_blob(chars),
-        n_chars=n_chars, facts=_blob(facts))
+             n_chars=n_chars, facts=_blob(facts))
     Path(f'{path}.tmp').write_bytes(buffer.getvalue())
     os.replace(f'{path}.tmp', path)
 

@@ -31,7 +31,7 @@ READING = Path(uitars_nb.__file__).parents[1] / 'sandboxes' / 'pages' / 'reading
 def reading_file(
     name: str,  # such as 'labels.js'
 ) -> Path:
-    "Return the text of a file of `sandboxes/pages/reading`. Raises `FileNotFoundError` outside of a checkout."
+    "Return the path of a file of `sandboxes/pages/reading`. Raises `FileNotFoundError` outside of a checkout."
     path = READING / name
     if not path.exists():
         raise FileNotFoundError(f'{path} is missing: pages are rendered from a checkout (pip install -e .)')

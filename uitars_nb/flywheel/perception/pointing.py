@@ -103,9 +103,9 @@ def point_ink(page, rng):
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #637bb7da
 SINGLE = {'close': ['Close the dialog.', 'Click the "x" of the dialog.'],
           'button': ['Click the button.', 'Press the button.'],
-    'field': ['Click into the text field.', 'Focus into the textbox.'], 'textarea': ['Click into the text area.'],
-    'select': ['Open the list.', 'Click the drop-down list.'], 'handle': ['Click the handle of the slider.'],
-    'checkbox': ['Click the check box.'], 'link': ['Click the link.'], 'canvas': ['Click the canvas.']}
+          'field': ['Click into the text field.', 'Focus into the textbox.'], 'textarea': ['Click into the text area.'],
+          'select': ['Open the list.', 'Click the drop-down list.'], 'handle': ['Click the handle of the slider.'],
+          'checkbox': ['Click the check box.'], 'link': ['Click the link.'], 'canvas': ['Click the canvas.']}
 
 @question_family('point_only', 1.5)
 def point_only(page, rng):
