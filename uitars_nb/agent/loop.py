@@ -95,8 +95,8 @@ def exhausted_budget(
 # %% ../../nbs/40_agent/00_loop.ipynb #4aa0fce3
 @contextlib.asynccontextmanager
 async def as_environment_failure(
-    seconds: float,          # wall time for what is inside
-    reason: StopReason,      # what a failure of another kind than EnvironmentFailure counts as
+    seconds: float,          # wall time of the block
+    reason: StopReason,      # stop reason of other exceptions than EnvironmentFailure
     *but: type[Exception],   # exception types that pass unchanged
 ):
     "Turn a timeout or an exception of the environment into an `EnvironmentFailure`."

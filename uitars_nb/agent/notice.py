@@ -180,7 +180,7 @@ OPEN = "text($('.ui-tabs-active') || $('.ui-accordion-header-active') || documen
 
 async def links_read(
     session,
-    spec: TaskSpec,   # of click-tab-2 or click-collapsible-2, or one of their kin
+    spec: TaskSpec,   # of click-tab-2, click-collapsible-2 or a variant
 ) -> str:
     "Return the open section, its links one by one, and whether the requested one is among them."
     open_ = await look(session, OPEN)
