@@ -20,7 +20,8 @@ from ...tasks.base import split_of
 
 # %% ../../../nbs/60_flywheel/00_perception/00_labels.ipynb #f1b4e5cf
 KINDS = tuple('''none text query button link checkbox radio field textarea select option tab section slider handle
-    dialog titlebar close item cell heading icon circle ellipse square rectangle triangle polygon line shape canvas'''.split())
+    dialog titlebar close item cell heading icon
+    circle ellipse square rectangle triangle polygon line shape canvas'''.split())
 # 'covered' and 'cut' mean partly hidden
 STATES = tuple('checked mixed selected disabled focused open placeholder bold covered cut'.split())
 MARKS = ('none', 'off', 'on')   # states of elements that can be checked or selected
