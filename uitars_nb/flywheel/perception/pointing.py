@@ -9,7 +9,10 @@ __all__ = ['LONG', 'CLICK', 'LINE', 'NAMED', 'THE', 'CONTROLS', 'CHOOSE', 'INTO'
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #1b04b703
 from .labels import SHAPES
-from .words import Question, question_family, element_word, normalised_text, of_kind, unique_items, point_at, where, fully_visible, words
+from uitars_nb.flywheel.perception.words import (
+    Question, question_family, element_word, normalised_text, of_kind, unique_items, point_at,
+    where, fully_visible, words
+)
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #f415d424
 LONG = 40  # characters; a longer text is not quoted in an instruction
@@ -17,7 +20,7 @@ CLICK = ['Click on "{}".', 'Click "{}".', 'click on the word "{}"', 'Find "{}" a
 
 @question_family('point_word', 5)
 def point_word(page, rng):
-    "A word."
+    "Yield questions for each unique word."
     found = words(page)
     for o in unique_items(found, lambda o: normalised_text(o.text)):
         yield point_at('point_word', rng.choice(CLICK).format(o.text), f'"{o.text}"', o.box, page, len(found))
@@ -27,7 +30,7 @@ LINE = ['Click on the line "{}".', 'Click the text "{}".']
 
 @question_family('point_line', 1.5)
 def point_line(page, rng):
-    "A line of text."
+    "Yield questions for each unique line of text."
     lines = [o for o in of_kind(page, 'text') if fully_visible(o)]
     for o in unique_items(lines, lambda o: normalised_text(o.text)):
         if ' ' not in o.text or len(o.text) > LONG: continue
@@ -39,13 +42,14 @@ THE = ['Click the {} "{}".', 'Click on the "{1}" {0}.']
 
 @question_family('point_element', 4)
 def point_element(page, rng):
-    "An element by its kind and words."
+    "Yield questions for each element, by its kind and words."
     things = of_kind(page, *NAMED)
     for o in unique_items([o for o in things if o.text], lambda o: (o.kind, normalised_text(o.text))):
         if not fully_visible(o) or len(o.text) > LONG: continue
         say = rng.choice([*THE, 'Press the {} "{}".'] if o.kind == 'button' else THE)
         alike = sum(p.kind == o.kind for p in things)
-        yield point_at('point_element', say.format(element_word(o), o.text), f'{element_word(o)} "{o.text}"', o.box, page, alike)
+        yield point_at('point_element', say.format(element_word(o), o.text), f'{element_word(o)} "{o.text}"', o.box,
+                       page, alike)
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #c8c1ea14
 CONTROLS = ('checkbox', 'radio', 'field', 'textarea', 'select', 'slider')
@@ -55,30 +59,32 @@ INTO = ['Click the {0} "{1}".', 'Click into the {0} labelled "{1}".']
 
 @question_family('point_control', 4)
 def point_control(page, rng):
-    "A control by its label."
+    "Yield questions for each control, by its label."
     things = of_kind(page, *CONTROLS)
     for o in unique_items([o for o in things if o.label], lambda o: (element_word(o), normalised_text(o.label))):
         if not fully_visible(o) or len(o.label) > LONG: continue
         say, alike = rng.choice(CHOOSE.get(o.kind, INTO)), sum(element_word(p) == element_word(o) for p in things)
-        yield point_at('point_control', say.format(element_word(o), o.label), f'{element_word(o)} "{o.label}"', o.box, page, alike)
+        yield point_at('point_control', say.format(element_word(o), o.label), f'{element_word(o)} "{o.label}"', o.box,
+                       page, alike)
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #319eb367
 SHAPE = ['Click the {} {}.', 'Click on the {} {}.', 'Point at the {} {}.']
 
 @question_family('point_shape', 4)
 def point_shape(page, rng):
-    "A shape by colour and form."
+    "Yield questions for each shape, by colour and form."
     things = [o for o in of_kind(page, *SHAPES) if o.colour]
     for o in unique_items(things, lambda o: (o.colour, o.kind)):
         if not fully_visible(o): continue
-        yield point_at('point_shape', rng.choice(SHAPE).format(o.colour, o.kind), f'{o.colour} {o.kind}', o.box, page, len(things))
+        yield point_at('point_shape', rng.choice(SHAPE).format(o.colour, o.kind), f'{o.colour} {o.kind}', o.box, page,
+                       len(things))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #10bea7b1
 COLOUR = ['Click on the {} shape.', 'Click the {} one.']
 
 @question_family('point_colour', 5)
 def point_colour(page, rng):
-    "A shape by its colour."
+    "Yield questions for each shape with a unique colour."
     things = [o for o in of_kind(page, *SHAPES) if o.colour]
     for o in unique_items(things, lambda o: o.colour):
         if not fully_visible(o): continue
@@ -88,21 +94,22 @@ def point_colour(page, rng):
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #7de306c6
 @question_family('point_ink')
 def point_ink(page, rng):
-    "A line of text by its colour."
+    "Yield questions for each line of text with a unique colour."
     lines = [o for o in of_kind(page, 'text') if o.ink]
     for o in unique_items(lines, lambda o: o.ink):
         if not fully_visible(o) or o.ink in ('black', 'white', 'grey') or len(o.text) > LONG: continue
         yield point_at('point_ink', f'Click the {o.ink} text.', f'"{o.text}"', o.box, page, len(lines))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #637bb7da
-SINGLE = {'close': ['Close the dialog.', 'Click the "x" of the dialog.'], 'button': ['Click the button.', 'Press the button.'],
-    'field': ['Click into the text field.', 'Focus into the textbox.'], 'textarea': ['Click into the text area.'],
-    'select': ['Open the list.', 'Click the drop-down list.'], 'handle': ['Click the handle of the slider.'],
-    'checkbox': ['Click the check box.'], 'link': ['Click the link.'], 'canvas': ['Click the canvas.']}
+SINGLE = {'close': ['Close the dialog.', 'Click the "x" of the dialog.'],
+          'button': ['Click the button.', 'Press the button.'],
+          'field': ['Click into the text field.', 'Focus into the textbox.'], 'textarea': ['Click into the text area.'],
+          'select': ['Open the list.', 'Click the drop-down list.'], 'handle': ['Click the handle of the slider.'],
+          'checkbox': ['Click the check box.'], 'link': ['Click the link.'], 'canvas': ['Click the canvas.']}
 
 @question_family('point_only', 1.5)
 def point_only(page, rng):
-    "The one thing of its kind."
+    "Yield questions for each element that is the only one of its kind."
     for o in unique_items(page.elements, lambda o: o.kind):
         if o.kind not in SINGLE or not fully_visible(o): continue
         name = 'close button' if o.kind == 'close' else element_word(o)
@@ -111,7 +118,7 @@ def point_only(page, rng):
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #b0639899
 @question_family('point_icon', 1.5)
 def point_icon(page, rng):
-    "An icon by its name."
+    "Yield questions for each icon, by its name."
     things = [o for o in of_kind(page, 'icon') if o.text and not o.text.startswith('ui-')]
     for o in unique_items(things, lambda o: o.text):
         name = f"{o.text.replace('-', ' ')} icon"
@@ -120,10 +127,11 @@ def point_icon(page, rng):
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #dae53752
 @question_family('locate', 20)
 def locate(page, rng):
-    "Where a word, a shape or a control is."
+    "Yield the position of each word, shape and control."
     names = [(f'"{o.text}"', o.box) for o in unique_items(words(page), lambda o: normalised_text(o.text))]
     shapes = [o for o in of_kind(page, *SHAPES) if o.colour and fully_visible(o)]
     names += [(f'{o.colour} {o.kind}', o.box) for o in unique_items(shapes, lambda o: (o.colour, o.kind))]
     controls = [o for o in of_kind(page, *CONTROLS) if o.label and fully_visible(o) and len(o.label) <= LONG]
-    names += [(f'{element_word(o)} "{o.label}"', o.box) for o in unique_items(controls, lambda o: (element_word(o), normalised_text(o.label)))]
+    names += [(f'{element_word(o)} "{o.label}"', o.box)
+              for o in unique_items(controls, lambda o: (element_word(o), normalised_text(o.label)))]
     for name, box in names: yield Question('locate', name, where(box, page), tuple(box), tuple(box), len(names))
