@@ -138,7 +138,8 @@ def encode(
 ) -> np.ndarray:
     "int32 ids of a text; an unpaired surrogate is encoded as a question mark."
     text = text.encode(errors='replace').decode()
-    with _encoding: ids = processor.tokenizer(text, add_special_tokens=False, split_special_tokens=not special).input_ids
+    with _encoding:
+        ids = processor.tokenizer(text, add_special_tokens=False, split_special_tokens=not special).input_ids
     return np.asarray(ids, np.int32)
 
 # %% ../../nbs/30_model/10_rendering.ipynb #0bb9b232
@@ -205,7 +206,7 @@ def type_ids(
     processor,
     ids: torch.Tensor,  # (B, T)
 ) -> dict[str, torch.Tensor]:
-    """`mm_token_type_ids` (1 on image tokens); empty if the processor has none. Without them, newer Qwen-VL classes fall
-    back to one-dimensional positions."""
+    """`mm_token_type_ids` (1 on image tokens); empty if the processor has none. Without them, newer Qwen-VL classes
+    fall back to one-dimensional positions."""
     if 'mm_token_type_ids' not in processor.model_input_names: return {}
     return dict(mm_token_type_ids=(ids == processor.image_token_id).long())
