@@ -183,6 +183,7 @@ def _exact(dtype, device):
     "fp64 for fp32 on a CPU, because positional codes amplify rounding 314-fold."
     return torch.float64 if dtype == torch.float32 and device.type == 'cpu' else dtype
 
+# %% ../../../nbs/30_model/20_nano/20_fine_attention.ipynb #ea183f87
 class FineCrossAttention(nn.Module):
     "Decoder layer whose text tokens attend to the cells of the newest screen."
     def __init__(self,
