@@ -62,7 +62,7 @@ class Prefixes(ByteLRU):
         self.places, self.room = {}, 1 << 12   # name of a beginning -> the key of what begins so; how many there may be before those of what is gone are cleared away
 
     def find(self, job: GenerationRequest) -> list[torch.Tensor] | None:
-        "Cached keys and values of a request's prefix; sets its length. None without a key."
+        "Cached keys and values of a request's prefix; sets its length. None if it has no key."
         job.filled = 0
         if not job.key: return None
         (own, saved), (other, theirs) = self._fits(job, (job.key, 'last' if (job.key, 'last') in self else 'first')), self._alike(job)

@@ -175,7 +175,7 @@ class Engine:
 
 # %% ../../../nbs/30_model/50_engine/25_engine.ipynb #4c56e77d
 class WorkerTask:
-    "Call for the worker to run between two tokens, with an answer."
+    "A call that the worker runs between two tokens, with a future for its result."
     def __init__(self, work: Callable): self.work, self.future = work, Future()
 
     def __call__(self):
