@@ -76,7 +76,7 @@ def fingerprint(
 def fetching(
     name: str,
 ):
-    "Turn what transformers says of an unreachable or incomplete checkpoint into a `FileNotFoundError`, and its warnings about tensors into silence."
+    "Context: raise `FileNotFoundError` for an unreachable or incomplete checkpoint; silence tensor warnings."
     logs = [logging.getLogger(f'transformers.{o}') for o in ('modeling_utils', 'integrations.peft')]
     for log in logs: log.addFilter(_errors)
     try: yield
@@ -192,7 +192,7 @@ def replace_checkpoint(
 PARTS = ('*.safetensors', '*.safetensors.index.json', '*.jinja', '*.model', '*.md', '*.txt', '*config.json', 'tokenizer*.json', 'vocab.json', 'added_tokens.json', 'special_tokens_map.json', 'chat_template.json', 'policy.json')   # what a checkpoint is made of
 
 def _foreign(folder):
-    "Something in a folder that is no part of a checkpoint; '' where there is none. A run's directory has a config.json too, but other things beside it."
+    "Name of an entry of a folder that is no part of a checkpoint; '' if there is none."
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
     known = any((folder/o).exists() for o in (*FILES, 'value_head.safetensors'))
     return next((o.name for o in inside if not known or o.is_dir() or not any(o.match(p) for p in PARTS)), '')

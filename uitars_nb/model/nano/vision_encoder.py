@@ -44,6 +44,7 @@ class CellNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(channels))
 
     def forward(self, x):
+        "(N, C, H, W): `x` normalised over its channels."
         # a fifth faster than F.rms_norm over a moved axis
         scale = torch.rsqrt(x.float().square().mean(1, keepdim=True) + 1e-6)
         return x * scale.to(x.dtype) * self.weight.to(x.dtype)[:, None, None]
