@@ -32,7 +32,7 @@ def headless(
 def capture_head_inputs(
     model,  # with a head over tokens
 ) -> Iterator[list[torch.Tensor]]:
-    "A list that receives what goes into the head at each forward pass."
+    "Context manager: a list that receives the head's inputs at each forward pass."
     seen = []
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     try: yield seen
@@ -48,7 +48,7 @@ class ValueHead(nn.Linear):
         return F.linear(x.float(), self.weight.float(), self.bias.float())
 
 class Critic(nn.Module):
-    "Values of a policy's states."
+    "Critic: a scalar head over a network's hidden states."
     def __init__(self,
         model,                  # without a head (`headless`); or, shared, a policy's with its own
         processor,              # the policy's
@@ -76,25 +76,25 @@ class Critic(nn.Module):
     def read(self,
         hidden: torch.Tensor,   # (N, D), states of the own tokens
     ) -> torch.Tensor:
-        "fp32 (N,): their values, whatever the network computes in."
+        "fp32 (N,): values of states, whatever the network's dtype."
         with torch.autocast(hidden.device.type, enabled=False): return self.head(hidden)[:, 0]
 
     def states(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        "(N, D): the states of the own tokens, row by row; no gradient reaches a shared model."
+        "(N, D): states before response tokens, row by row; no gradient reaches a shared model."
         inputs = dict(model_inputs(batch, self.processor, self.model.device), logits_to_keep=predicting_positions(batch['own']).to(self.model.device), use_cache=False)
         if not self.shared: return self.model(**inputs).logits
         with torch.no_grad(), capture_head_inputs(self.model) as seen: self.model(**inputs)
         return seen[0]
 
     def values(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        "fp32 (B, T): at each own token the value of the state before it, 0 elsewhere."
+        "fp32 (B, T): at each response token the value of the state before it, 0 elsewhere."
         return scatter_to_tokens(self.read(self.states(batch)), batch['own'].to(self.model.device))
 
     forward = values
 
     @property
     def learners(self) -> list[nn.Module]:
-        "Its parts that learn."
+        "Trainable parameters."
         return [self.head] if self.shared else [self.model, self.head]
 
     def save(self,

@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 # %% ../../../nbs/30_model/50_engine/05_cache.ipynb #37a58a3a
 class SlotIndex:
-    "Which rows a forward pass reads and where it writes."
+    "Rows that a forward pass reads, and positions where it writes."
     def __init__(self,
         first: int,              # the first row
         filled: Sequence[int],   # tokens that each row has
@@ -35,12 +35,12 @@ class SlotIndex:
         x_SHLD: torch.Tensor,    # slots, heads, length, dim
         new_BHQD: torch.Tensor,
     ):
-        "Put new keys or values behind those of each row, in place."
+        "Append new keys or values to each row, in place."
         if self.even: x_SHLD[self.rows, :, self.filled[0]:self.length] = new_BHQD
         else: x_SHLD[self.row_B1.to(x_SHLD.device), :, self.at_BQ.to(x_SHLD.device)] = new_BHQD.transpose(1, 2)   # layers may lie on several devices
 
     def read(self, x_SHLD: torch.Tensor) -> torch.Tensor:
-        "What the pass sees of the rows, (B, heads, seen, dim), without a copy."
+        "(B, heads, seen, dim): view of the keys or values that the pass reads."
         return x_SHLD[self.rows, :, :self.seen]
 
 # %% ../../../nbs/30_model/50_engine/05_cache.ipynb #e4fd2daa
@@ -49,7 +49,7 @@ def mask_of(
     dtype: torch.dtype,   # of the model
     device='cpu',
 ) -> torch.Tensor | None:
-    "What is added to the attention scores, (B, 1, width, seen); None where causal attention says it all."
+    "(B, 1, width, seen): additive attention mask; None if causal attention is enough."
     if aim.even and (aim.filled[0] == 0 or aim.width == 1): return None
     at_BQ = torch.tensor(aim.filled, device=device)[:, None] + torch.arange(aim.width, device=device)
     seen = torch.arange(aim.seen, device=device) <= at_BQ[:, :, None]
@@ -63,7 +63,7 @@ class SlotLayer(CacheLayerMixin):
         self.cache = cache
 
     def lazy_initialization(self, keys: torch.Tensor, values: torch.Tensor):
-        "Make the tensors in the shape that the cache has reserved."
+        "Allocate the tensors in the shape that the cache has reserved."
         self._make(keys, values, self.cache.slots, self.cache.length)
 
     def _make(self, keys, values, slots, length):
@@ -71,7 +71,7 @@ class SlotLayer(CacheLayerMixin):
         (self.keys, self.values), self.is_initialized = made, True
 
     def grow(self, slots: int, length: int):
-        "Have room for so many rows of so many tokens."
+        "Reserve room for the given numbers of rows and tokens."
         if not self.is_initialized: return
         old, (rows, _, tokens, _) = (self.keys, self.values), self.keys.shape
         if slots <= rows and length <= tokens: return
@@ -79,7 +79,7 @@ class SlotLayer(CacheLayerMixin):
         for new, x in zip((self.keys, self.values), old): new[:rows, :, :tokens] = x
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, *args, **kwargs):
-        "Write new keys and values where the cache aims, and give back all that the pass sees."
+        "Write new keys and values at the current `aim`; return all that the pass reads."
         if not self.is_initialized: self.lazy_initialization(keys, values)
         aim = self.cache.aim
         aim.write(self.keys, keys)
@@ -92,7 +92,7 @@ class SlotLayer(CacheLayerMixin):
 
 # %% ../../../nbs/30_model/50_engine/05_cache.ipynb #9c94b478
 class SlotCache(Cache):
-    "Keys and values of many requests; `aim` before every forward pass."
+    "Keys and values of many requests; call `point` before every forward pass."
     def __init__(self,
         config,   # of the language model. Raises `NotImplementedError` for layers that do not attend to all tokens
     ):
@@ -102,7 +102,7 @@ class SlotCache(Cache):
         super().__init__(layers=[SlotLayer(self) for _ in range(config.num_hidden_layers)])
 
     def reserve(self, slots: int, length: int):
-        "Have room for so many rows of so many tokens; grows by half at least, and never shrinks. Where a layer finds no room, it is as before."
+        "Reserve rows and tokens; grows by at least half, never shrinks, and stays unchanged if memory runs out."
         if slots <= self.slots and length <= self.length: return
         length = self.length if length <= self.length else max(length + -length % 64, self.length * 3 // 2)
         slots = self.slots if slots <= self.slots else max(slots, self.slots * 3 // 2)
@@ -110,12 +110,12 @@ class SlotCache(Cache):
         self.slots, self.length = slots, length
 
     def point(self, aim: SlotIndex):
-        "The next pass reads and writes there."
+        "Set the rows and positions of the next pass."
         self.reserve(aim.rows.stop, aim.seen)
         self.aim = aim
 
     def tensors(self) -> list[torch.Tensor]:
-        "Keys and values of every layer that keeps any."
+        "Keys and values of every layer that has any."
         return [x for layer in self.layers if layer.is_initialized for x in (layer.keys, layer.values)]
 
     def save(self, row: int, n: int) -> list[torch.Tensor]:
@@ -123,12 +123,12 @@ class SlotCache(Cache):
         return [x[row, :, :n].clone() for x in self.tensors()]
 
     def restore(self, row: int, saved: list[torch.Tensor], n: int):
-        "Begin a row with the first `n` tokens of what `save` gave."
+        "Fill the start of a row with the first `n` tokens of a copy made by `save`."
         self.reserve(row + 1, n)
         for x, kept in zip(self.tensors(), saved, strict=True): x[row, :, :n] = kept[:, :n]
 
     def wipe(self, row: int):
-        "Forget a row whose numbers are none: what a mask hides is multiplied by 0, which NaN outlives."
+        "Zero a row that contains NaN: a mask multiplies by 0, which does not remove NaN."
         for x in self.tensors(): x[row].zero_()
 
     def move(self, row: int, to: int, n: int):
@@ -137,19 +137,19 @@ class SlotCache(Cache):
 
 # %% ../../../nbs/30_model/50_engine/05_cache.ipynb #e656f416
 class ByteLRU:
-    "A dictionary of tensors bounded in bytes; the least recently used go first. Safe to use from several threads."
+    "Thread-safe LRU dictionary of tensors with a limit in bytes."
     def __init__(self, nbytes: int):  # at most so many; 0 keeps nothing
         self.limit, self.nbytes = nbytes, 0
         self._items, self._lock = OrderedDict(), threading.Lock()
 
     def get(self, key):
-        "What was put there, or None."
+        "The stored value, or None."
         with self._lock:
             if key in self._items: self._items.move_to_end(key)
             return self._items.get(key, (None, 0))[0]
 
     def put(self, key, value, nbytes: int):
-        "Keep `value`, and drop what no longer fits."
+        "Store `value` and evict the least recently used entries over the limit."
         with self._lock:
             self.nbytes += nbytes - self._items.pop(key, (None, 0))[1]
             self._items[key] = value, nbytes

@@ -40,18 +40,20 @@ class NanoVLConfig(PreTrainedConfig):
     text_config: dict | PreTrainedConfig | None = None
     image_token_id: int = 0
     letter_ids: list[int] | None = None   # tokens of the printable ASCII characters 32 to 126
-    pointers: list[list[int]] | None = None   # layer and head of those that training teaches to look where a point lies
-    stem_channels: int = 64          # of a cell
+    pointers: list[list[int]] | None = None   # layer and head trained to attend to an action's point
+    stem_channels: int = 64          # channels of a cell
     stem_blocks: int = 3             # residual blocks
-    glimpses: list[int] = ()         # the decoder's layers that look at cells (`model.nano.fine_attention`)
+    glimpses: list[int] = ()         # decoder layers with fine-grained cross-attention (`model.nano.fine_attention`)
     tie_word_embeddings: bool = True
 
+# %% ../../../nbs/30_model/20_nano/30_nano.ipynb #618a329a
 def letter_ids(
     tokenizer,
 ) -> list[int]:
-    "The tokens of the printable ASCII characters. Raises `ValueError` where one is not a single token."
+    "Token ids of the printable ASCII characters. Raises `ValueError` if a character is not a single token."
     ids = [tokenizer(chr(c), add_special_tokens=False).input_ids for c in range(32, 127)]
-    if odd := [chr(c) for c, o in zip(range(32, 127), ids) if len(o) != 1]: raise ValueError(f'{odd[0]!r} is not a single token: take a tokenizer of `model.nano.tokenizer`')
+    if odd := [chr(c) for c, o in zip(range(32, 127), ids) if len(o) != 1]:
+        raise ValueError(f'{odd[0]!r} is not a single token: take a tokenizer of `model.nano.tokenizer`')
     return [o[0] for o in ids]
 
 def nano_config(
@@ -60,26 +62,31 @@ def nano_config(
     layers: int = 6,
     heads: int = 4,
     inner: int = 768,      # width within a feed-forward layer
-    context: int = 4096,   # tokens
-    glimpses: int = 2,     # further layers that look at cells, up to two
-    **kwargs,              # of `NanoVLConfig`
+    context: int = 4096,   # maximum number of tokens
+    glimpses: int = 2,     # additional layers of fine-grained cross-attention: 0, 1 or 2
+    **kwargs,              # further fields of `NanoVLConfig`
 ) -> NanoVLConfig:
-    "A configuration for a tokenizer."
-    middle, later = layers // 2, layers * 2 // 3   # a glimpse behind each: the second knows of the first, one token before
-    order = [o for i in range(layers) for o in (i, *['glimpse'] * (glimpses > 1 and i == middle), *['glimpse'] * (glimpses > 0 and i == later))]
-    text = dict(model_type='qwen3', vocab_size=-(-len(tokenizer) // 64) * 64, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=len(order), num_attention_heads=heads,
-                num_key_value_heads=heads, head_dim=hidden // heads, max_position_embeddings=context, rope_parameters=dict(rope_type='default', rope_theta=10_000.),
+    "Configuration of a small policy for a tokenizer."
+    # fine-grained cross-attention follows these layers; the second uses what the first found one token before
+    middle, later = layers // 2, layers * 2 // 3
+    order = [o for i in range(layers) for o in (i, *['glimpse'] * (glimpses > 1 and i == middle),
+                                                *['glimpse'] * (glimpses > 0 and i == later))]
+    text = dict(model_type='qwen3', vocab_size=-(-len(tokenizer) // 64) * 64, hidden_size=hidden,
+                intermediate_size=inner, num_hidden_layers=len(order), num_attention_heads=heads,
+                num_key_value_heads=heads, head_dim=hidden // heads, max_position_embeddings=context,
+                rope_parameters=dict(rope_type='default', rope_theta=10_000.),
                 pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, tie_word_embeddings=True)
-    return NanoVLConfig(text_config=text, image_token_id=tokenizer.convert_tokens_to_ids(IMAGE), letter_ids=letter_ids(tokenizer), pointers=[[order.index(o), 0] for o in (middle, later)],
+    return NanoVLConfig(text_config=text, image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+                        letter_ids=letter_ids(tokenizer), pointers=[[order.index(o), 0] for o in (middle, later)],
                         glimpses=[i for i, o in enumerate(order) if o == 'glimpse'], **kwargs)
 
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #86c10ef3
 class NanoVLImageProcessor(BaseImageProcessor):
-    "Stacks screens."
+    "Stack screens of any sizes into one padded array."
     model_input_names = ['pixel_values', 'image_sizes']
 
     def __call__(self, images, return_tensors: str = 'pt', **kwargs) -> BatchFeature:
-        "`pixel_values` uint8 (N, H, W, 3), padded with white, and `image_sizes` int64 (N, 2), height and width."
+        "`pixel_values`: uint8 (N, H, W, 3), padded with white; `image_sizes`: int64 (N, 2), height and width."
         images = [np.asarray(o) for o in (images if isinstance(images, (list, tuple)) else [images])]
         if wrong := [o for o in images if o.dtype != np.uint8 or o.ndim != 3 or o.shape[2] != 3]:
             raise ValueError(f'a screen is a uint8 array (height, width, 3), not {wrong[0].dtype} {wrong[0].shape}')
@@ -96,7 +103,7 @@ class NanoVLProcessor(ProcessorMixin):
 
     @property
     def model_input_names(self) -> list[str]:
-        "What the model takes."
+        "Names of the model's inputs."
         return ['input_ids', 'attention_mask', *self.image_processor.model_input_names]
 
     def _get_num_multimodal_tokens(self, image_sizes=None, **kwargs):
@@ -104,34 +111,37 @@ class NanoVLProcessor(ProcessorMixin):
         return MultiModalData(num_image_tokens=lengths, num_image_patches=lengths)
 
     def __call__(self, images=None, text=None, return_tensors: str | None = None, **kwargs) -> BatchFeature:
-        "Token ids of `text`, each image token repeated as often as its image needs."
+        "Token ids of `text`, with each image token repeated to the length of its image, and the image inputs."
         texts = [text] if isinstance(text, str) else list(text)
         images = [] if images is None else images if isinstance(images, (list, tuple)) else [images]
         lengths = iter(self._get_num_multimodal_tokens([np.asarray(o).shape[:2] for o in images])['num_image_tokens'])
-        texts = [''.join(p if p != IMAGE else IMAGE * next(lengths) for p in o.replace(IMAGE, f'\0{IMAGE}\0').split('\0')) for o in texts]
+        texts = [''.join(p if p != IMAGE else IMAGE * next(lengths)
+                         for p in o.replace(IMAGE, f'\0{IMAGE}\0').split('\0')) for o in texts]
         seen = self.image_processor(images, return_tensors=return_tensors) if images else {}
         return BatchFeature({**self.tokenizer(texts, return_tensors=return_tensors, padding=len(texts) > 1), **seen})
 
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #fced1f8d
 def rows_of(
     x: torch.Tensor,          # (N, F)
-    counts: Sequence[int],    # of each row; N together
+    counts: Sequence[int],    # length of each row; their sum is N
 ) -> torch.Tensor:
-    "(B, K, F): row by row, zeros behind the shorter ones."
+    "(B, K, F): `x` split into rows, padded with zeros at the end."
     if len({*counts}) == 1: return x.unflatten(0, (len(counts), -1))
-    return torch.stack([F.pad(o, (0, 0, 0, max(counts) - len(o))) for o in x.split(counts)])   # the gradient of pad_sequence copies all rows for each of them
+    # not pad_sequence: its gradient copies all rows for each row
+    return torch.stack([F.pad(o, (0, 0, 0, max(counts) - len(o))) for o in x.split(counts)])
 
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #9fbaa63c
 @dataclass
 class NanoVLOutput(CausalLMOutputWithPast):
-    "The usual outputs, and four that training can use."
-    reads: list[torch.Tensor] | None = None   # for each size of image: character logits (N, CHARACTERS, H/4, W/2)
-    targets: torch.Tensor | None = None       # (B, T): logit of "this image token belongs to what is asked for"
-    looks: torch.Tensor | None = None         # (n, P, K): where the P pointers look from n asked positions, logits over image tokens
-    glances: torch.Tensor | None = None   # (n, G, K * WITHIN): where the G glimpses of the same positions go, logits over cells
+    "The outputs of a causal language model, and four for training losses."
+    reads: list[torch.Tensor] | None = None   # per image size: character logits (N, CHARACTERS, H/4, W/2)
+    targets: torch.Tensor | None = None       # (B, T): logit that an image token belongs to the target
+    looks: torch.Tensor | None = None         # (n, P, K): attention logits of P pointer heads over image tokens
+    glances: torch.Tensor | None = None       # (n, G, K * WITHIN): attention logits of G glimpse layers over cells
 
+# %% ../../../nbs/30_model/20_nano/30_nano.ipynb #128f0391
 class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
-    "Screens and text to text."
+    "Generates text from text and screens."
     config_class, base_model_prefix, main_input_name = NanoVLConfig, 'model', 'input_ids'
     input_modalities = ('image', 'text')
     _supports_sdpa = _supports_flash_attn = _supports_attention_backend = supports_gradient_checkpointing = True
@@ -146,21 +156,26 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
         self.target = nn.Linear(text.hidden_size, 1)
         if config.glimpses: self.closeup = FineFeatures(config.stem_channels, self.stem.guess.out_channels)
-        for n in config.glimpses: self.model.layers[n] = FineCrossAttention(text.hidden_size, config.stem_channels, n)
+        for n in config.glimpses:
+            self.model.layers[n] = FineCrossAttention(text.hidden_size, config.stem_channels, n)
         self.post_init()
-        if self.model.config._attn_implementation == 'sdpa': self.model.set_attn_implementation('blocks')   # `model.nano.attention`
+        if self.model.config._attn_implementation == 'sdpa':
+            self.model.set_attn_implementation('blocks')   # `model.nano.attention`
 
     def image_features(self,
         pixel_values: torch.Tensor,  # uint8 (N, H, W, 3), padded
         image_sizes: torch.Tensor,   # int (N, 2)
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:  # tokens of each image, the shares of letters and the cells of each behind them (T, hidden + 95 + F); character logits of each size
-        "What the stem sees. Where all of it stays as it is, no gradient goes through it, and what it sees of an image is always the same."
-        with torch.set_grad_enabled(self.learns_to_see and torch.is_grad_enabled()): return self._features(pixel_values, image_sizes)
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Features of each image (T, hidden + 95 + F), that is tokens, character probabilities and fine features;
+        character logits of each image size. No gradient if the encoder is frozen."""
+        with torch.set_grad_enabled(self.learns_to_see and torch.is_grad_enabled()):
+            return self._features(pixel_values, image_sizes)
 
     @property
     def learns_to_see(self) -> bool:
-        "Whether anything of the stem is trained."
-        return any(p.requires_grad for part in (self.stem, *([self.closeup] if self.config.glimpses else [])) for p in part.parameters())
+        "Whether any parameter of the vision encoder is trained."
+        return any(p.requires_grad for part in (self.stem, *([self.closeup] if self.config.glimpses else []))
+                   for p in part.parameters())
 
     def _features(self, pixel_values, image_sizes):
         tokens, reads = [None] * len(image_sizes), []
@@ -172,8 +187,12 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
             reads.append(read)
         return tokens, reads
 
-    def get_image_features(self, pixel_values: torch.Tensor, image_sizes: torch.Tensor, **kwargs) -> BaseModelOutputWithPooling:
-        "Tokens of each image as `pooler_output`, which `forward` takes back as `mm_encoder_outputs`: transformers' convention."
+    def get_image_features(self,
+        pixel_values: torch.Tensor,  # uint8 (N, H, W, 3), padded
+        image_sizes: torch.Tensor,   # int (N, 2)
+        **kwargs,
+    ) -> BaseModelOutputWithPooling:
+        "Features of each image as `pooler_output`; `forward` accepts them as `mm_encoder_outputs` (transformers' API)."
         return BaseModelOutputWithPooling(pooler_output=self.image_features(pixel_values, image_sizes)[0])
 
     @property
@@ -181,49 +200,77 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
         "(95, hidden): embeddings of the printable ASCII characters."
         return self.model.embed_tokens.weight[self.config.letter_ids] if self.config.letter_ids else None
 
-    def embed(self, input_ids: torch.Tensor, tokens: list[torch.Tensor] | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        "(B, T, hidden), images in their places; and for `model.nano.fine_attention` the cells of each row (B, K, F) and the places. Raises `ValueError` where their number does not fit."
+    def embed(self,
+        input_ids: torch.Tensor,             # int (B, T)
+        tokens: list[torch.Tensor] | None,   # as `image_features` returns them
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Embeddings (B, T, hidden) with image features inserted; for `model.nano.fine_attention`, the cells of each
+        row (B, K, F) and the mask of image tokens. Raises `ValueError` if the numbers of image tokens differ."""
         embeds, places = self.model.embed_tokens(input_ids), input_ids == self.config.image_token_id
         if tokens is None: return embeds, {}
         n = sum(map(len, tokens))
-        if n != places.sum(): raise ValueError(f'{n} image tokens for {int(places.sum())} places: render prompt and images together')
+        if n != places.sum():
+            raise ValueError(f'{n} image tokens for {int(places.sum())} places: render prompt and images together')
         seen, shares, fine = torch.cat(tokens).tensor_split([embeds.shape[2], embeds.shape[2] + CHARACTERS - 2], 1)
-        if self.config.letter_ids: seen = seen + 4 * character_embedding(shares, self.letters if self.learns_to_see else self.letters.detach())   # a stem that stays as it is teaches the letters nothing
+        if self.config.letter_ids:   # a frozen encoder does not train the letters' embeddings either
+            seen = seen + 4 * character_embedding(
+                shares, self.letters if self.learns_to_see else self.letters.detach())
         seen, fine = seen.to(embeds.dtype), fine.to(embeds.dtype)
         cells = dict(fine=rows_of(fine, places.sum(1).tolist()), images=places) if fine.shape[1] else {}
         return embeds.masked_scatter(places[..., None], seen), cells
 
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None, pixel_values=None, image_sizes=None,
-                image_tokens=None, mm_encoder_outputs=None, labels=None, use_cache=None, logits_to_keep=0, point_at=None, sight=None, marks=False, **kwargs) -> NanoVLOutput:
-        "Next-token logits; `image_tokens`, what `image_features` gave before, spares the stem. With `point_at` and `sight` (`model.nano.pointing`), where pointers and glimpses look; with `marks`, which image tokens it takes for what is asked for."
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None,
+                pixel_values=None, image_sizes=None, image_tokens=None, mm_encoder_outputs=None, labels=None,
+                use_cache=None, logits_to_keep=0, point_at=None, sight=None, marks=False, **kwargs) -> NanoVLOutput:
+        """Next-token logits. `image_tokens`, as `image_features` returns them, replaces the vision encoder's pass.
+        `point_at` and `sight` (`model.nano.pointing`) add attention logits; `marks` adds target logits."""
         reads, cells = None, {}
         if mm_encoder_outputs: image_tokens = mm_encoder_outputs['image'].pooler_output
-        if pixel_values is not None and image_tokens is None: image_tokens, reads = self.image_features(pixel_values, image_sizes)
+        if pixel_values is not None and image_tokens is None:
+            image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
         if self.config.glimpses: kwargs |= dict(cells, names=self.stem.names, letters=self.letters, scenes={})
-        who = None if marks or not self.model.answers_few else query_tokens(logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device)
-        out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache, output_hidden_states=point_at is not None, asked=who, **kwargs)
+        who = (None if marks or not self.model.answers_few
+               else query_tokens(logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device))
+        out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,
+                         past_key_values=past_key_values, use_cache=use_cache,
+                         output_hidden_states=point_at is not None, asked=who, **kwargs)
         hidden = out.last_hidden_state
         logits = self.lm_head(who.flat(hidden) if who else slice_logits_to_keep(hidden, logits_to_keep))
-        loss = None if labels is None else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size)
-        return NanoVLOutput(loss=loss, logits=logits, past_key_values=out.past_key_values, reads=reads, targets=self.target(hidden)[..., 0] if marks else None,
+        loss = (None if labels is None
+                else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size))
+        return NanoVLOutput(loss=loss, logits=logits, past_key_values=out.past_key_values, reads=reads,
+                            targets=self.target(hidden)[..., 0] if marks else None,
                             looks=None if point_at is None else self.looks(out.hidden_states, point_at, sight),
-                            glances=self.glances(out.hidden_states, cells, point_at, sight) if cells and point_at is not None else None)
+                            glances=self.glances(out.hidden_states, cells, point_at, sight)
+                            if cells and point_at is not None else None)
 
-    def looks(self, hidden_states: tuple[torch.Tensor, ...], point_at: torch.Tensor, sight: torch.Tensor) -> torch.Tensor:
-        "(n, P, K): attention logits of the pointers; positions count from 0 in each row."
-        cos, sin = self.model.rotary_emb(hidden_states[0], torch.arange(hidden_states[0].shape[1], device=point_at.device)[None])
+    def looks(self,
+        hidden_states: tuple[torch.Tensor, ...],   # (B, T, hidden) of each layer
+        point_at: torch.Tensor,                    # int (n, 2): row and position of each query
+        sight: torch.Tensor,                       # as `pointing_logits` takes it
+    ) -> torch.Tensor:
+        "(n, P, K): attention logits of the pointer heads; positions count from 0 in each row."
+        cos, sin = self.model.rotary_emb(hidden_states[0],
+                                         torch.arange(hidden_states[0].shape[1], device=point_at.device)[None])
         layers = [(self.model.layers[n], hidden_states[n], head) for n, head in self.config.pointers]
-        return torch.stack([pointing_logits(o.self_attn, o.input_layernorm(h), cos, sin, head, point_at, sight) for o, h, head in layers], 1)
+        return torch.stack([pointing_logits(o.self_attn, o.input_layernorm(h), cos, sin, head, point_at, sight)
+                            for o, h, head in layers], 1)
 
-    def glances(self, hidden_states: tuple[torch.Tensor, ...], cells: dict, point_at: torch.Tensor, sight: torch.Tensor) -> torch.Tensor:
-        "(n, G, K * WITHIN): attention logits of the glimpses."
+    def glances(self,
+        hidden_states: tuple[torch.Tensor, ...],   # (B, T, hidden) of each layer
+        cells: dict,                               # as `embed` returns them
+        point_at: torch.Tensor,                    # int (n, 2): row and position of each query
+        sight: torch.Tensor,                       # as `cell_logits` takes it
+    ) -> torch.Tensor:
+        "(n, G, K * WITHIN): attention logits of the fine-grained cross-attention layers."
         b, t = point_at.unbind(1)
         asked = [self.model.layers[n].asked(hidden_states[n][b, t]) for n in self.config.glimpses]
         return torch.stack([cell_logits(o, **cells, row=b, sight=sight) for o in asked], 1)
 
-    def prepare_inputs_for_generation(self, input_ids, is_first_iteration=False, pixel_values=None, image_sizes=None, image_tokens=None, **kwargs):
-        "Images go in once, with the prompt."
+    def prepare_inputs_for_generation(self, input_ids, is_first_iteration=False, pixel_values=None, image_sizes=None,
+                                      image_tokens=None, **kwargs):
+        "Model inputs of one generation step; images enter only with the prompt."
         inputs = super().prepare_inputs_for_generation(input_ids, is_first_iteration=is_first_iteration, **kwargs)
         seen = dict(pixel_values=pixel_values, image_sizes=image_sizes, image_tokens=image_tokens)
         return {**inputs, **(seen if is_first_iteration or not kwargs.get('use_cache', True) else {})}
@@ -235,9 +282,9 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
 def name_places(
     model: NanoVLForConditionalGeneration,
     tokenizer,                    # with tokens for columns and rows
-    scale: float = .04,           # root mean square of the codes
+    scale: float = .04,           # root mean square of the embeddings
 ):
-    "Set the embeddings of columns and rows to their place codes, in place."
+    "Set the embeddings of columns and rows to their positional codes, in place."
     weight, half = model.get_input_embeddings().weight.data, model.config.text_config.hidden_size // 2
     for names, part in ((column_tokens(), slice(0, half)), (row_tokens(), slice(half, None))):
         ids, places = tokenizer.convert_tokens_to_ids(names), torch.linspace(0, 1, len(names))
@@ -249,7 +296,7 @@ def new_policy(
     seed: int = 0,
     **kwargs,        # of `nano_config`
 ) -> tuple[NanoVLForConditionalGeneration, NanoVLProcessor]:
-    "A small policy that knows nothing, and its processor."
+    "An untrained small policy and its processor."
     torch.manual_seed(seed)
     model = NanoVLForConditionalGeneration(nano_config(tokenizer, **kwargs))
     if column_tokens()[0] in tokenizer.get_vocab(): name_places(model, tokenizer)
