@@ -20,7 +20,7 @@ class ClockConfig:
     step_ms: float = 50.                # in 'paused': session time per action, ms
     start: float = 1_767_225_600_000.   # `Date.now()` at session time 0, ms since 1970; 1 January 2026
     max_jobs: int = 200_000             # most callbacks in one advance; the rest runs late
-    network_s: float = 5.               # real seconds that one advance waits for the network; below the session's `timeout`
+    network_s: float = 5.               # real seconds that one advance waits for the network; < session `timeout`
 
     def __post_init__(self):
         if self.mode not in ('paused', 'real', 'fast'):

@@ -287,12 +287,12 @@ define(Element.prototype, 'requestPointerLock', async function requestPointerLoc
 Object.assign(me, {show, close, key, leave})
 '''
 
-TOLD_BY_PAGE = 'uitarsTold'  # binding through which the script reports; it hides it before the page's first script
+TOLD_BY_PAGE = 'uitarsTold'  # binding through which the script reports; hidden before the page's first script
 
 def script(
-    screen: tuple[int, int],  # what is seen of the window, CSS pixels
+    screen: tuple[int, int],  # width, height of the visible part of the window, CSS pixels
 ) -> str:
-    "JavaScript that opens pickers inside a page; it runs before the page's first script, in every frame."
+    "JavaScript that opens pickers inside a page; to run in every frame before the page's first script."
     config = json.dumps(dict(width=screen[0], height=screen[1]))
     pieces = ''.join((CONTROLS, CELLS, VIEWS, DRAWING, SHOWING, USING, KEYS, OPENING, HOOKS))
     return f'(() => {{ const config = {config}\n{pieces} }})()'

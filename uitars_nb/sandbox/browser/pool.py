@@ -149,7 +149,8 @@ def _failed(self, place, error):
 @_patch(BrowserPool)
 async def acquire(self) -> BrowserSession:
     "Wait for a free session. Raises `RuntimeError` if the pool is closed, `EnvironmentFailure` if no browser works."
-    if self.closing or not self.places: raise RuntimeError('the pool is not running: use `async with BrowserPool(...) as pool`')
+    if self.closing or not self.places:
+        raise RuntimeError('the pool is not running: use `async with BrowserPool(...) as pool`')
     while self.idle:
         session = self.idle.popleft()
         if not session.browser.gone.done(): return session
