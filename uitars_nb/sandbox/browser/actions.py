@@ -74,7 +74,7 @@ def mouse_up(session, button, point=None):
 # %% ../../../nbs/10_sandbox/10_browser/45_actions.ipynb #3bd9c012
 @_means
 def scroll(session, direction, point=(500, 500)):
-    "Turn the wheel by one notch over a point."
+    "Turn the wheel by `scroll_px` CSS pixels over a point."
     dx, dy = dict(up=(0, -1), down=(0, 1), left=(-1, 0), right=(1, 0))[direction]
     return session.hands.scroll(*pixel(session, point), dx * session.config.scroll_px, dy * session.config.scroll_px)
 
@@ -251,7 +251,7 @@ async def perform(
     session,         # session to act on
     action: Action,  # valid in `BROWSER_SPACE`
 ) -> None:
-    "Perform an action in the active tab. Raises `ActionError` if it is impossible, `EnvironmentFailure` if the page fails."
+    "Perform an action in the active tab. Raises `ActionError` and `EnvironmentFailure`."
     page = session.page
     if page.dialog and action.name not in ('wait', 'navigate', 'navigate_back'):
         given = act_on_dialog(session, page.dialog, action.name, action.args)

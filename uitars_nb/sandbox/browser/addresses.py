@@ -59,7 +59,8 @@ class Addresses:
         "True if a document at `url` may be shown."
         try: scheme = urlsplit(url).scheme
         except ValueError: return False
-        return any(Path(file_of(url)).is_relative_to(f) for f in self.folders) if scheme == 'file' else scheme in SCHEMES
+        return (any(Path(file_of(url)).is_relative_to(f) for f in self.folders)
+            if scheme == 'file' else scheme in SCHEMES)
 
     def may_open(self, url: str) -> bool:
         "True if the policy may open `url`. Raises `ActionError` for an invalid URL or an unsupported scheme."

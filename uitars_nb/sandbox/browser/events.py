@@ -41,7 +41,8 @@ class EventLog:
 REPORTS: dict[str, Callable] = {}  # name of a CDP event -> its handler(session, page, params)
 LEAVE = dict(beforeunload='Leave site? Changes you made may not be saved.')  # message if the page gives none
 
-NOTICES = dict(print='the page asked to print: there is no printer here', popup='a pop-up that no screenshot can show was closed')
+NOTICES = dict(print='the page asked to print: there is no printer here',
+    popup='a pop-up that no screenshot can show was closed')
 
 def _reports(f):
     REPORTS[f.__name__] = f
