@@ -67,6 +67,7 @@ KEY, MOUSE, TEXT = 'Input.dispatchKeyEvent', 'Input.dispatchMouseEvent', 'Input.
 BUTTONS = {'left': 1, 'right': 2, 'middle': 4}
 COMMANDS = {'a': 'selectAll', 'c': 'copy', 'v': 'paste', 'x': 'cut', 'z': 'undo', 'y': 'redo'}  # with ctrl
 
+# %% ../../../nbs/10_sandbox/10_browser/15_input.ipynb #f62de6ba
 @dataclass
 class InputState:
     "Pointer, held mouse buttons and held keys; its methods return CDP events `[(method, params)]`."

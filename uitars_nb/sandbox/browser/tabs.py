@@ -131,7 +131,8 @@ class Page:
         try: return await self.browser.draw(self.cdp, lambda late: self.beside(self.free(late)), **frame)
         except CdpError as e:
             if "wasn't found" in str(e):
-                raise RuntimeError('this headless shell cannot draw on demand: name a full Chromium in UITARS_CHROMIUM') from e
+                raise RuntimeError('this headless shell cannot draw on demand: '
+                    'name a full Chromium in UITARS_CHROMIUM') from e
             return {}
 
     async def free(self,
