@@ -155,17 +155,17 @@ def _give_up(self, page):
 
 # %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #8d0b52e4
 @_patch(BrowserSession)
-async def _mending(self, work):
+async def _retrying(self, work):
     "The result of `work()`. If a page that the policy drives fails, repair it and retry, at last in a blank tab."
     for replace in (False, True):
         try: return await work()
         except PageFailure:
             if not self.driven: raise
-            await self._mend(replace)
+            await self._repair(replace)
     return await work()
 
 @_patch(BrowserSession)
-async def _mend(self, replace=False):
+async def _repair(self, replace=False):
     "Replace the active tab by a blank one if it does not answer, or if `replace` is set."
     page, self.used_up = self.active, True
     if not replace and page and not page.crashed and not page.gone:
@@ -245,7 +245,7 @@ def hand_on(self) -> None:
     self.stale = True
 
 @_patch(BrowserSession)
-async def _own(self):
+async def _reset_if_stale(self):
     "Reset the session if it still holds the page of another episode."
     if self.stale: await self.reset()
 
@@ -308,7 +308,7 @@ async def goto(self,
     url: str,  # file://, data: or a web server
 ) -> None:
     "Load `url` in the active tab and allow its folder or host; for tasks. Raises `EnvironmentFailure`."
-    await self._own()
+    await self._reset_if_stale()
     self.addresses.open_folder(url)
     if host := self.addresses.unknown_host(url): await self._renew({*self.addresses.hosts, host})
     self.fresh = self.driven = False
@@ -377,10 +377,10 @@ async def evaluate(self,
     arg: Any = None,  # argument of that function, JSON-serialisable
 ) -> Any:
     "Evaluate `js` in the active tab; for tasks, not policies. Raises `RuntimeError` with the page's error."
-    await self._own()
+    await self._reset_if_stale()
     self.fresh = False
     answer = await self._run(CALLED % ('' if arg is None else json.dumps(arg), js))
-    if answer and arg is None and _unread(answer): answer = await self._run(js)
+    if answer and arg is None and _not_expression(answer): answer = await self._run(js)
     if answer is None: return None
     error = answer.get('exceptionDetails')
     if error: raise RuntimeError(error.get('exception', {}).get('description') or error['text'])
@@ -390,10 +390,10 @@ async def evaluate(self,
 async def _run(self, source):
     "Evaluate `source` and return CDP's answer; None if a dialog or another document came first."
     call = dict(expression=source, returnByValue=True, awaitPromise=True, userGesture=True)
-    answer = await self._mending(lambda: self.answers(self.page.cdp.send('Runtime.evaluate', call)))
+    answer = await self._retrying(lambda: self.answers(self.page.cdp.send('Runtime.evaluate', call)))
     return answer and answer[0]
 
-def _unread(answer):
+def _not_expression(answer):
     "True if the source was not an expression, so that none of it ran."
     error = answer.get('exceptionDetails', {})
     return (error.get('exception', {}).get('className') == 'SyntaxError'
@@ -405,8 +405,8 @@ FACTS = dict(expression='[document.title, location.href]', returnByValue=True)
 @_patch(BrowserSession)
 async def observe(self) -> Observation:
     "Take a screenshot and collect the events since the last observation. Raises `EnvironmentFailure`."
-    await self._own()
-    page = await self._mending(self._look)
+    await self._reset_if_stale()
+    page = await self._retrying(self._look)
     screen = dialogs.draw(page.dialog, self.screen) if page.dialog else self.screen
     events, self.events = self.events.told(), EventLog()
     return Observation(screen, page.url, page.title,
@@ -455,11 +455,11 @@ async def _capture(self, page):
 async def act(self, action: Action) -> None:
     "Perform one action. Raises `ActionError` if it is impossible, `EnvironmentFailure` if the browser broke."
     if fault := validate(action, BROWSER_SPACE): raise ActionError(str(fault))
-    await self._own()
+    await self._reset_if_stale()
     self.fresh, self.driven = False, True
     try: await self._do(action)
     except PageFailure as e:
-        await self._mend()
+        await self._repair()
         raise ActionError(str(e)) from e
 
 @_patch(BrowserSession)
