@@ -44,7 +44,7 @@ PENALTIES = ('format', 'length', 'step', 'overlong')
 
 @dataclass(frozen=True)
 class Shaping:
-    "Weights of the shaping terms, in units of a success. Raises `ValueError` if they are negative or add up to 1 or more."
+    "Weights of the shaping terms, in units of a success. Raises `ValueError` if negative, or if the sum is 1 or more."
     format: float = .1         # penalty if all replies of the step budget are malformed
     length: float = 0.         # penalty if the token budget is spent
     step: float = 0.           # penalty if the step budget is spent

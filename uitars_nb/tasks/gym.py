@@ -75,7 +75,7 @@ class TaskEnv(gymnasium.Env):
 
     def __init__(self,
         task: str,                          # name in the registry
-        make_session=None,                  # function that returns an asynchronous context manager of a session; default: the task's opener, or a new browser
+        make_session=None,                  # () -> async context manager of a session; default: the task's opener, or a browser
         size: tuple[int, int] = BROWSER.size,  # width, height of the screenshots
         split: str = 'train',               # split to draw seeds from
         text: bool = False,                 # add the instruction to the observation
@@ -114,7 +114,7 @@ class TaskEnv(gymnasium.Env):
             made = self.make_session()
             lease = made if hasattr(made, '__aenter__') else closing(made)
             self.session, self.lease = await lease.__aenter__(), lease
-        if not isinstance(self.session, BrowserSession): await self.session.reset()   # the setup of a browser task loads a new page
+        if not isinstance(self.session, BrowserSession): await self.session.reset()   # a page is new after `setup`
         self.steps, self.spec_now = 0, await self.task.setup(self.session, spec)
         self.obs = await self.session.observe()
 
@@ -163,4 +163,5 @@ def _ascii(text): return ''.join(o if o in TEXT + '\n' else '?' for o in text)[:
 # %% ../../nbs/20_tasks/50_gym.ipynb #b369b83f
 for name in SUITES['miniwob/all']:
     id = f"uitars-miniwob/{name.removeprefix('miniwob/')}-v0"
-    if id not in gymnasium.registry: gymnasium.register(id, entry_point='uitars_nb.tasks.gym:TaskEnv', kwargs=dict(task=name))
+    if id not in gymnasium.registry:
+        gymnasium.register(id, entry_point='uitars_nb.tasks.gym:TaskEnv', kwargs=dict(task=name))

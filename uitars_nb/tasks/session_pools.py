@@ -52,6 +52,7 @@ def load_own(
         try: importlib.import_module(name)
         except ModuleNotFoundError as e:
             if e.name != name: raise   # something that it needs
-            raise FileNotFoundError(f'{OWN} names {name}, which Python does not find: put its folder on the path, PYTHONPATH=. for this one') from e
+            raise FileNotFoundError(f'{OWN} names {name}, which Python does not find: put its folder on the path, '
+                                    'PYTHONPATH=. for this one') from e
 
 load_own(os.environ.get(OWN, ''))
