@@ -22,7 +22,7 @@ def is_plugin(
 def load_plugin(
     name: str,   # MODULE:NAME
 ) -> Any:
-    "Import MODULE and return its NAME. Raises `FileNotFoundError` for an unknown module, `ValueError` for an unknown name."
+    "Import NAME from MODULE. Raises `FileNotFoundError` for an unknown module, `ValueError` for an unknown name."
     module, _, inside = name.partition(':')
     try: found = importlib.import_module(module)
     except ModuleNotFoundError as e:

@@ -31,7 +31,7 @@ def write_atomic(
             f.flush()
             os.fsync(f.fileno())
         os.replace(beside, path)
-    except OSError as e: raise OSError(e.errno, e.strerror, str(path)) from e   # name the target, not the temporary file
+    except OSError as e: raise OSError(e.errno, e.strerror, str(path)) from e   # name the target
     finally:
         with suppress(OSError): beside.unlink(missing_ok=True)
     return path

@@ -75,7 +75,7 @@ class TaskEnv(gymnasium.Env):
 
     def __init__(self,
         task: str,                          # name in the registry
-        make_session=None,                  # () -> async context manager of a session; default: the task's opener, or a browser
+        make_session=None,                  # () -> async context manager of a session; None: the task's opener, or a browser
         size: tuple[int, int] = BROWSER.size,  # width, height of the screenshots
         split: str = 'train',               # split to draw seeds from
         text: bool = False,                 # add the instruction to the observation
