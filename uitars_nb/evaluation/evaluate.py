@@ -38,7 +38,7 @@ class Recipe:
     options with a script, for several samples without a temperature, and for an expert that is not a script or takes
     over on the test split."""
     suite: str = 'miniwob/quick'  # a suite or a single task
-    policy: str = 'oracle'        # a script's name, a checkpoint's directory or name on the Hugging Face hub, or a server's URL
+    policy: str = 'oracle'        # as `evaluation.policies.check_policy` takes it
     split: str = 'test'           # 'train' | 'validation' | 'test'
     episodes: int = 100           # instances of each task
     samples: int = 1              # episodes of each instance

@@ -84,7 +84,7 @@ async def fingerprint_of(
     name: str,          # as `check_policy` takes it
     make_agent=None,    # from `make_player`; needed for a server
 ) -> str:
-    "Fingerprint of a checkpoint's weights, a server's model description, or a plugin's source; '' for built-in scripts."
+    "Fingerprint of a checkpoint's weights, a server's model, or a plugin's source; '' for built-in scripts."
     if made := script(name): return plugin_fingerprint(getattr(made, 'func', made))
     if is_server(name):
         return ' '.join(str(v) for k, v in (await make_agent.engine.about()).items()

@@ -38,7 +38,8 @@ async def probe_suite(
         pages = [o for kind in kinds for o in await probe_pages(session, kind, n + n // 4 + 8, split)]
     asked = probes(pages)
     suite = [o for kind in PROBES for o in [p for p in asked if p.kind == kind][:n]]
-    if len(suite) < n * len(PROBES): raise ValueError(f'{len(pages)} pages gave {len(suite)} of {n * len(PROBES)} probes')
+    if len(suite) < n * len(PROBES):
+        raise ValueError(f'{len(pages)} pages gave {len(suite)} of {n * len(PROBES)} probes')
     return suite
 
 # %% ../../nbs/80_evaluation/15_probing.ipynb #f0545f94

@@ -98,7 +98,10 @@ def plot_cost(
     left.plot(steps['mean'], steps.index, 'o', ms=4, color=COLORS[0])
     left.set(xlabel='steps: mean, least and most', xlim=(0, None), ylim=(-.8, len(steps) - .2))
     _plot_seconds(played.groupby('task')[PARTS].mean().loc[steps.index], right)
-    for ax in (left, right): ax.tick_params(axis='y', labelsize=7); ax.xaxis.grid(alpha=.25); ax.spines[['top', 'right', 'left']].set_visible(False)
+    for ax in (left, right):
+        ax.tick_params(axis='y', labelsize=7)
+        ax.xaxis.grid(alpha=.25)
+        ax.spines[['top', 'right', 'left']].set_visible(False)
     return left, right
 
 def _plot_seconds(seconds, ax):
