@@ -117,7 +117,7 @@ def _patch(cls):
 
 @_patch(Jail)
 async def start(self) -> Jail:
-    "Start the jail. Raises `RuntimeError` if this machine cannot run jails, `EnvironmentFailure` after `start_timeout`."
+    "Start the jail. Raises `RuntimeError` if jails cannot run here, `EnvironmentFailure` after `start_timeout`."
     require_bubblewrap()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
