@@ -9,7 +9,7 @@ import torch
 
 from uitars_nb.agent.loop import EpisodeLimits
 from uitars_nb.agent.playing import ActorConfig
-from uitars_nb.cli.train import adapter_of
+from uitars_nb.pipelines.policies import adapter_of
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.grammar import describe
 from uitars_nb.flywheel.rewards import Reward, TaskVerifier

@@ -116,7 +116,7 @@ async def test_a_model_proposes_and_every_step_is_taught(tmp_path):
     from uitars_nb.flywheel.datasets import read_examples
     from uitars_nb.model.engine.engine import Engine
     from uitars_nb.model.engine.sampling import Sampling
-    from uitars_nb.cli.train import first_policy
+    from uitars_nb.pipelines.policies import first_policy
     torch.manual_seed(0)
     policy = first_policy('new', hidden=32, layers=1, heads=2, inner=48, stem_channels=16, stem_blocks=1)
     desk, spec, store = AnnotationDesk(), suite('miniwob/click-test-2', 'train', 1)[0], Store(tmp_path)

@@ -1,4 +1,4 @@
-"""train.arms and the experiments that are made of it: what a figure says of itself, what drawing again leaves alone, how a critic's episodes are sampled."""
+"""pipelines.variants and the experiments that are made of it: what a figure says of itself, what drawing again leaves alone, how a critic's episodes are sampled."""
 import ast, json, os, re, subprocess, sys, time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from uitars_nb.agent.playing import ActorConfig
 from uitars_nb.core.figures import Figure
 from uitars_nb.evaluation.evaluate import task_scores
 from uitars_nb.evaluation.statistics import macro_mean
-from uitars_nb.train import arms as variants
+from uitars_nb.pipelines import variants
 from uitars_nb.train.ppo import PPOConfig
 from uitars_nb.train.update import Objective
 from uitars_nb.train.value import ValueConfig

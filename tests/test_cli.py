@@ -188,28 +188,28 @@ def test_the_main_job_learns_reports_and_resumes(tmp_path):
 
 def test_what_the_start_fails_in_is_begun_by_it_and_mended(tmp_path, monkeypatch):
     "Of tasks that were tried and failed, or of all where none was tried; on instances that no demonstration shows."
-    from uitars_nb.cli import learn
+    from uitars_nb.pipelines import main_job
     played = []
-    monkeypatch.setattr(learn, 'play_recipe', lambda recipe, out, browsers, pages: played.append((out.name, recipe)))
-    monkeypatch.setattr(learn, 'train', lambda out, start, pages, demos, *_, **__: played.append(('train', [o.name for o in demos])))
-    monkeypatch.setattr(learn, 'split_by_success', lambda _: (['miniwob/click-test'], ['miniwob/click-tab', 'miniwob/use-slider']))
-    learn.run_main_job(learn.MainJob(demonstrator='demonstrator', demos=2, hard=5, mend=3, first=10, attend=1, updates=0), tmp_path)
+    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, pages: played.append((out.name, recipe)))
+    monkeypatch.setattr(main_job, 'run_sft', lambda job, out: played.append(('train', [o.name for o in job.demos])))
+    monkeypatch.setattr(main_job, 'split_by_success', lambda _: (['miniwob/click-test'], ['miniwob/click-tab', 'miniwob/use-slider']))
+    main_job.run_main_job(main_job.MainJob(demonstrator='demonstrator', demos=2, hard=5, mend=3, first=10, attend=1, updates=0), tmp_path)
     assert [o for o, _ in played] == ['attended', 'demos', 'hard', 'mended', 'train', 'after'] and played[-2][1] == ['demos', 'hard', 'mended']
     mended = played[3][1]
     assert (mended.suite, mended.split, mended.first, mended.episodes, mended.expert) == ('miniwob/click-tab,miniwob/use-slider', 'train', 15, 3, 'demonstrator') and 'ct' in mended.policy
     assert not any(o.expert for name, o in played if name not in ('mended', 'train'))
     played.clear()
-    learn.run_main_job(learn.MainJob(demos=0, mend=3, updates=0), tmp_path)
+    main_job.run_main_job(main_job.MainJob(demos=0, mend=3, updates=0), tmp_path)
     assert [o for o, _ in played] == ['mended', 'train', 'after'] and played[0][1].suite == 'miniwob/quick'
 
 
 @pytest.mark.parametrize('demos, order', [(1, ['demos', 'after', 'practice', 'practised']), (0, ['practice', 'after', 'practised'])])
 def test_a_start_that_practises_as_it_is_does_so_before_it_is_measured(demos, order, tmp_path, monkeypatch):
     "A run of practice alone has its policy before an hour of playing."
-    from uitars_nb.cli import learn
+    from uitars_nb.pipelines import main_job
     done = []
-    monkeypatch.setattr(learn, 'play_recipe', lambda recipe, out, browsers, pages: done.append(out.name))
-    monkeypatch.setattr(learn, 'train', lambda *_, **__: None)
-    monkeypatch.setattr(learn, 'reinforce', lambda *_, **__: done.append('practice'))
-    learn.run_main_job(learn.MainJob(demos=demos), tmp_path)
+    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, pages: done.append(out.name))
+    monkeypatch.setattr(main_job, 'run_sft', lambda *_: None)
+    monkeypatch.setattr(main_job, 'run_rl', lambda *_: done.append('practice'))
+    main_job.run_main_job(main_job.MainJob(demos=demos), tmp_path)
     assert done == order

@@ -1,8 +1,10 @@
 "`uitars-nb train`, from labelled pages to a checkpoint that loads."
+from pathlib import Path
+
 import numpy as np, pytest
 
 from uitars_nb.cli.main import main
-from uitars_nb.cli.reinforce import check_practice
+from uitars_nb.pipelines.rl import RLJob, check_rl
 from uitars_nb.flywheel.perception.labels import Element, LabelledPage, save_pages
 from uitars_nb.model.policy import Policy
 from uitars_nb.tasks.base import seeds
@@ -63,5 +65,5 @@ def test_demonstrations_with_unseen_ones_and_episodes_beside_them(tmp_path, caps
 
 
 def test_practice_with_a_slope_behind_the_wall_is_refused_before_anything_is_played():
-    with pytest.raises(ValueError, match='episodes end after 32768 tokens'): check_practice('ppo', 4, 1, False, 'uniform', 0., ['shaping.max_tokens=65536'])
-    check_practice('ppo', 4, 1, False, 'uniform', 0.)
+    with pytest.raises(ValueError, match='episodes end after 32768 tokens'): check_rl(RLJob(Path('start'), settings=('shaping.max_tokens=65536',)))
+    check_rl(RLJob(Path('start')))

@@ -9,7 +9,7 @@ import pytest
 
 from uitars_nb.agent.loop import EpisodeLimits
 from uitars_nb.cli.main import explain
-from uitars_nb.cli.train import split_by_task
+from uitars_nb.pipelines.sft import split_by_task
 from uitars_nb.core.runs import read_json, write_json
 from uitars_nb.core.types import Action, Observation, StopReason
 from uitars_nb.evaluation.evaluate import Recipe, by_task, compare_results, evaluate, read_result

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from test_datasets import episode, small_policy
 
-from uitars_nb.cli import flywheel as fly
-from uitars_nb.cli.flywheel import FlywheelJob, resolve_flywheel, run_flywheel
+from uitars_nb.pipelines import flywheel as fly
+from uitars_nb.pipelines.flywheel import FlywheelJob, resolve_flywheel, run_flywheel
 from uitars_nb.cli.main import main
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, StopReason
@@ -138,7 +138,7 @@ class Fakes:
     "Stand in for playing and training: the start solves two of ten instances, every policy behind it five. Killed at the call whose name they are told."
     def __init__(self, monkeypatch, kill=''):
         self.calls, self.kill = [], kill
-        for name in ('play_recipe', 'train'): monkeypatch.setattr(fly, name, getattr(self, name))
+        for name in ('play_recipe', 'run_sft'): monkeypatch.setattr(fly, name, getattr(self, name))
         monkeypatch.setattr('uitars_nb.evaluation.evaluate.compare_results', lambda *o: None)
         monkeypatch.setattr(fly, 'comparison_line', str)
 
@@ -151,7 +151,8 @@ class Fakes:
         if name == self.kill: raise KeyboardInterrupt
         return name
 
-    def train(self, out, start, outcomes=(), deeds=(), demos=(), **kw):
+    def run_sft(self, job, out):
+        start, outcomes, deeds, demos = job.start, job.outcomes, job.deeds, job.demos
         name = f'{out.parent.name}/{out.name}'
         learned = {k: [o.parts[-2] + '/' + o.parts[-1] for o in v] for k, v in dict(outcomes=outcomes, deeds=deeds, demos=demos).items() if v}
         self.calls.append((name, start, {k: sum(len(Store(o)) for o in v) for k, v in dict(outcomes=outcomes, demos=demos).items() if v}, learned))

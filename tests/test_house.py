@@ -10,9 +10,9 @@ import pytest
 
 root = Path(__file__).resolve().parents[1]
 package = root/'uitars_nb'
-LAYERS = ['core', 'sandbox', 'tasks', 'model', 'agent', 'rl', 'flywheel', 'train', 'evaluation', 'cli']
+LAYERS = ['core', 'sandbox', 'tasks', 'model', 'agent', 'rl', 'flywheel', 'train', 'evaluation', 'pipelines', 'cli']
 MAY_IMPORT = dict(core=[], sandbox=['core'], tasks=['core', 'sandbox'], model=['core'], agent=['core', 'sandbox', 'tasks', 'model'], rl=['core'],
-                  flywheel=LAYERS[:6], train=LAYERS[:7], evaluation=LAYERS[:7], cli=LAYERS)
+                  flywheel=LAYERS[:6], train=LAYERS[:7], evaluation=LAYERS[:7], pipelines=LAYERS[:9], cli=LAYERS)
 TORCH_FREE = ['core', 'sandbox', 'tasks', 'agent']
 TORCH = {'torch', 'transformers', 'lightning', 'tokenizers', 'safetensors'}
 DEVELOPMENT = {'nbdev', 'fastcore', 'execnb', 'IPython.testing', 'pytest', 'hypothesis', 'ui_tars'}
@@ -44,6 +44,22 @@ def test_imports_stay_between_layers(path):
     assert here in MAY_IMPORT, f'{here} is no layer'
     reached = {o.split('.')[1] for o in imported(path) if o.startswith('uitars_nb.')} & set(LAYERS)
     assert reached <= {here, *MAY_IMPORT[here]}
+
+
+COMMANDS = ['tutorials/00_own_task', 'tutorials/30_real_checkpoints']   # they show commands at work
+
+
+@each_book
+def test_nothing_but_the_command_line_imports_it(path):
+    where = str(path.relative_to(root/'nbs').with_suffix(''))
+    if where.startswith('90_cli/') or where in COMMANDS: return
+    assert not [o for c in cells(path) for o in text(c).splitlines() if re.match(r'\s*(from|import) uitars_nb\.cli\b', o)], 'call a pipeline instead'
+
+
+def test_a_notebook_has_its_number_alone_among_commands_and_pipelines():
+    for folder in ('85_pipelines', '90_cli'):
+        numbers = [o.name.split('_')[0] for o in books if o.parent == root/'nbs'/folder]
+        assert len(numbers) == len(set(numbers))
 
 
 @each_module

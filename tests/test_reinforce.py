@@ -16,11 +16,11 @@ from uitars_nb.agent.curriculum import Curriculum
 from uitars_nb.agent.loop import EPISODE, EpisodeLimits, Reply
 from uitars_nb.agent.playing import ActorConfig, _obey, initial_allowance
 from uitars_nb.agent.streaming import Allowance, TooManyFailures, StreamingRollout, FailureMonitor
-from uitars_nb.cli.reinforce import reinforce as reinforce_command
 from uitars_nb.core.types import Action, Completion, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.core.runs import read_json, read_jsonl
 from uitars_nb.core.store import Store
 from uitars_nb.model.policy import Policy
+from uitars_nb.pipelines.rl import RLJob
 from uitars_nb.sandbox.base import EnvironmentFailure
 from uitars_nb.rl.shaping import Shaping
 from uitars_nb.tasks.base import TASKS, Outcome, seeds
@@ -292,7 +292,7 @@ def test_two_processes_share_an_update(algorithm, strategy, tmp_path):
 
 def test_practice_begins_behind_what_demonstrations_show():
     "`eval --split train` plays the first instances, and the command practises on others unless it is told to."
-    curriculum = Curriculum(['miniwob/click-test'], seed=inspect.signature(reinforce_command).parameters['seed'].default)
+    curriculum = Curriculum(['miniwob/click-test'], seed=RLJob.seed)
     assert not {curriculum.draw().seed for _ in range(200)} & {*seeds('train', 10_000, 'miniwob/click-test')}
 
 

@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from tests import sft_run
 from tests.scripts import script
 from tests.tiny_models import write_checkpoint
-from uitars_nb.cli.train import adapter_of, first_policy
+from uitars_nb.pipelines.policies import adapter_of, first_policy
 from uitars_nb.flywheel.perception.labels import Element, LabelledPage, save_pages
 from uitars_nb.flywheel.examples import IGNORE, TrainingExample, ExampleList
 from uitars_nb.flywheel.streams import Collate, Stream

@@ -21,7 +21,7 @@ ini = ConfigParser(interpolation=None)
 ini.read(root/'settings.ini', encoding='utf-8')
 cfg = ini['DEFAULT']
 TITLES = dict(tutorials='Tutorials', reference='Reference', experiments='Experiments', reports='Reports', core='Core', sandbox='Sandbox', tasks='Tasks', model='Model', agent='Agent',
-              rl='RL', flywheel='Flywheel', train='Train', evaluation='Evaluation', cli='Command line')   # in the order of the navigation
+              rl='RL', flywheel='Flywheel', train='Train', evaluation='Evaluation', pipelines='Pipelines', cli='Command line')   # in the order of the navigation
 HIDDEN = {'hide', 'default_exp'}
 EXPORTS = {'export', 'exports', 'exporti'}
 

@@ -2,7 +2,7 @@
 import argparse, os, signal, subprocess, sys, time
 from pathlib import Path
 
-from uitars_nb.cli.run import run_notebook
+from uitars_nb.pipelines.notebooks import run_notebook
 from uitars_nb.core.figures import figure_table, load_figures
 
 HERE = Path(__file__).parent

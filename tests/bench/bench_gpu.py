@@ -11,7 +11,7 @@ from tests.bench.bench_engine import REPLY, Episodes, endless, measure
 from tests.bench.bench_ppo import Updates, overhead
 from tests.test_engine import truth
 from tests.tiny_models import write_checkpoint
-from uitars_nb.cli.train import new_adapter_policy
+from uitars_nb.pipelines.policies import new_adapter_policy
 from uitars_nb.core.figures import Figure, figure, machine, median_interval, ratio, record_figures
 from uitars_nb.core.runs import write_json
 from uitars_nb.model.engine.engine import Engine

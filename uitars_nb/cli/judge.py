@@ -23,7 +23,7 @@ def judge_scores(
 ) -> tuple[list[float], list[bool]]:
     "P(done) of each episode, and its verdict. Raises `FileNotFoundError` where there is none, `ValueError` for one of another split."
     from tqdm.auto import tqdm
-    from uitars_nb.cli.train import episodes_in
+    from uitars_nb.pipelines.corpora import episodes_in
     from uitars_nb.core.store import Store
     from uitars_nb.flywheel.outcome_model import p_done
     stores = [Store(episodes_in(o, splits[-1])) for o in runs]

@@ -27,7 +27,7 @@ def mixture_score(
     "Mean success of a mixture over the tasks; it is made, played and deleted, and what it played stays."
     import shutil
     from dataclasses import replace
-    from uitars_nb.cli.run import play_recipe
+    from uitars_nb.pipelines.playing import play_recipe
     from uitars_nb.core.runs import read_json, write_json
     from uitars_nb.train.merging import merge_checkpoints
     if not (folder/'score.json').exists():

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['Suite', 'Instances', 'Skip', 'RunDirectory', 'Browsers', 'Pages', 'MaxTokens', 'Temperature', 'TopP', 'Dtype',
-           'SpokenDialect', 'ContextTokens', 'Host', 'Port']
+           'SpokenDialect', 'ContextTokens', 'Host', 'Port', 'from_options']
 
 # %% ../../nbs/90_cli/05_options.ipynb #f2e6f8d7
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -33,3 +34,12 @@ ContextTokens = _option(int, "Tokens of a prompt and its reply: of a server's mo
 # %% ../../nbs/90_cli/05_options.ipynb #7dc58f23
 Host = _option(str, 'Address to listen on; 0.0.0.0 lets other machines in.')
 Port = _option(int, 'Port; 0 takes a free one.', min=0, max=65535)
+
+# %% ../../nbs/90_cli/05_options.ipynb #183c9bf7
+def from_options(
+    kind: type,      # a dataclass
+    options: dict,   # a command's, by name; others than the fields are left alone
+):
+    "An instance of the dataclass from a command's options. Raises `KeyError` where a field has no option."
+    given = {o.name: options[o.name] for o in fields(kind)}
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if v is not None})
