@@ -56,7 +56,7 @@ def reinforce(
     Examples:
       uitars-nb reinforce runs/rl --start runs/sft/policy --suite miniwob/quick --updates 50
       uitars-nb reinforce runs/rl --start runs/sft/policy --set shaping.potential=true --set gae_lambda_policy=.97
-      uitars-nb reinforce runs/rl --start runs/sft/policy --demos runs/demos --set replay_weight=.5 --set lessons=2
+      uitars-nb reinforce runs/rl --start runs/sft/policy --demos runs/demos --set replay_weight=.5 --set replay_batches=2
       uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --suite miniwob/all --devices 8 --strategy fsdp
       uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --algorithm grpo --samples 8 --lora 16 --lr 1e-5 --set checkpointing=true
     """

@@ -69,7 +69,7 @@ class PPOConfig:
     objective: Objective = field(default_factory=Objective)
     shaping: Shaping = field(default_factory=Shaping)
     replay_weight: float = 1.           # weight of the mean loss on demonstrations, if there are any
-    replay_batches_a_step: int = 1      # demonstration batches per optimiser step
+    replay_batches: int = 1      # demonstration batches per optimiser step
     frozen: tuple[str, ...] = ()        # name prefixes of parameters, in both networks, that are not trained
     checkpointing: bool = False         # activation checkpointing, for models of billions of parameters
     compile: bool = False               # compile layers and trained encoders; the first update takes a minute longer
@@ -78,7 +78,7 @@ class PPOConfig:
     def __post_init__(self):
         if self.algorithm not in ALGORITHMS:
             raise ValueError(f'no algorithm {self.algorithm!r}; there are {", ".join(ALGORITHMS)}')
-        check_numbers(self, positive='updates epochs minibatches replay_batches_a_step part_tokens lr critic_lr '
+        check_numbers(self, positive='updates epochs minibatches replay_batches part_tokens lr critic_lr '
                                      'length_adaptive_alpha value_clip',
                       weights='decay warmup clip replay_weight',
                       shares='lr_decay momentum gamma gae_lambda_policy gae_lambda_value')
@@ -271,7 +271,7 @@ class PPO(L.LightningModule):
         "Numbers of the replay batches of an optimiser step: different on each device, the same after a restart."
         c = self.config
         slot = (self.version * c.epochs * c.minibatches + step) * self.trainer.world_size + self.trainer.global_rank
-        return range(slot * c.replay_batches_a_step, (slot + 1) * c.replay_batches_a_step)
+        return range(slot * c.replay_batches, (slot + 1) * c.replay_batches)
 
     @torch.no_grad()
     def moved(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> float:
