@@ -132,10 +132,10 @@ def test_trajectories_that_were_too_old_are_kept_in_curves(): assert 'dropped' i
 
 def test_a_figure_of_the_main_job_rests_on_what_was_played():
     cell = next(o for o in cells('nbs/experiments/main.ipynb', 'code') if 'def figure_of' in o)
-    names = dict(Figure=Figure, macro_mean=macro_mean, scores=task_scores, COMMAND='', machine=lambda **_: '', versions=dict)
+    names = dict(Figure=Figure, macro_mean=macro_mean, task_scores=task_scores, COMMAND='', machine=lambda **_: '', versions=dict)
     exec(next(ast.unparse(o) for o in ast.parse(cell).body if getattr(o, 'name', '') == 'figure_of'), names)
     table = pd.DataFrame(dict(task='t', seed=range(5), success=True, env_failure=[False] * 4 + [True]))
-    assert names['figure_of'](table).n == 4
+    assert names['figure_of'](table, 'success').n == 4
 
 
 def test_the_table_of_dynamics_is_its_reports():
