@@ -108,7 +108,7 @@ async def test_home_and_reference_show_their_tables(page, address):
 async def test_api_tables_come_from_docments(page, address):
     await page.goto(urljoin(address, 'tasks/base.html'))
     rows = await page.eval_on_selector_all('section:has(> h3:text-is("seeds")) tr', 'rows => rows.map(r => [...r.children].map(c => c.innerText))')
-    assert ['name', 'str', "''", 'task name: each task has its own seeds'] in rows
+    assert ['name', 'str', "''", 'task name; each task has different seeds'] in rows
 
 
 async def test_hidden_cells_and_directives_stay_away(page, address):
@@ -132,7 +132,7 @@ async def test_no_line_of_code_is_cut_off(page, address):
     cut = await page.eval_on_selector_all('.cell_input pre', 'all => all.filter(o => o.scrollWidth > o.clientWidth).map(o => o.textContent.slice(0, 80))')
     assert cut == []
     texts = await page.eval_on_selector_all('.cell_input pre', 'all => all.map(o => o.textContent)')
-    assert any("    algorithm: str = 'ppo'                        # of ALGORITHMS\n    updates: int = 100\n" in o for o in texts)
+    assert any("    algorithm: str = 'ppo'              # one of ALGORITHMS\n    updates: int = 100\n" in o for o in texts)
 
 
 def test_no_page_is_left_of_a_notebook_that_is_gone(built):

@@ -206,9 +206,16 @@ def main():
         return build(fresh)
 
 
+def moved():
+    "Whether pages have come or gone since the last build: Sphinx leaves the old navigation in the pages that stay."
+    wanted = {page_of(p) for p in [root/'nbs'/'index.ipynb', *(p for ps in sections().values() for p in ps)]}
+    built = {p.relative_to(source) for p in source.rglob('*.ipynb')}
+    return bool(built) and built != wanted
+
+
 def build(fresh):
     "Prepare the pages and build them; Sphinx's exit status."
-    if fresh: shutil.rmtree(source, ignore_errors=True); shutil.rmtree(site, ignore_errors=True)
+    if fresh or moved(): shutil.rmtree(source, ignore_errors=True); shutil.rmtree(site, ignore_errors=True)
     source.mkdir(exist_ok=True)
     pages = prepare()
     args = ['-b', 'html', '-q', '-W', '--keep-going', '-c', str(root/'.ci'/'site'), '-d', str(doctrees), str(source), str(site)]
