@@ -113,7 +113,7 @@ const Kit = (() => {
         schemaVersion: '2.0', gameId: game.id, seed: session.seed, timestampMs: Date.now(),
         gameTimeMs: Date.now() - session.started,
         status: v.outcome === null ? 'playing' : 'terminal', is_actionable: v.outcome === null,
-        terminal: {isTerminal: v.outcome !== null, outcome: v.outcome, reason: v.reason ?? null},
+        terminal: {isTerminal: v.outcome !== null, outcome: v.outcome, reason: v.outcome === null ? null : v.reason ?? null},
         metrics: {primary_score: score, score, level: session.level, lives: v.lives ?? null, progress: v.progress ?? null,
           moves: session.steps},
         game_state: {score, level: session.level, lives: v.lives ?? null, completion_progress: v.progress ?? null,
