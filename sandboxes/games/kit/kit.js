@@ -4,7 +4,8 @@
 // A game is one object of pure functions over a state that is plain JSON, so a checkpoint is the state itself:
 //   begin(level, random) -> state        a new level
 //   view(state) -> {score, lives, progress, outcome, reason, board}    what a verifier reads
-//   draw(g, state)                       onto a 2D context in logical units (or `paint(canvas, state, scale)` for WebGL)
+//   draw(g, state, {level, carried})     onto a 2D context in logical units
+//   paint(canvas, state)                 optional: onto a WebGL canvas of the same place below it
 //   key(state, name, random)             'ArrowLeft', 'Enter', ' ', 'a' ...; optional, like the next four
 //   press / move / release(state, x, y, random)   the left mouse button, in logical units
 //   tick(state, random)                  one sixtieth of a second of a real-time game
@@ -31,8 +32,8 @@ const Kit = (() => {
   }
 
   function play(game) {
-    const canvas = document.body.appendChild(document.createElement('canvas'))
-    const g = game.paint ? null : canvas.getContext('2d')
+    const below = game.paint && document.body.appendChild(document.createElement('canvas'))
+    const canvas = document.body.appendChild(document.createElement('canvas')), g = canvas.getContext('2d')
     const session = {seed: 0, level: 1, random: new Random(0), state: null, started: 0, steps: 0, carried: 0}
     let scale = 1, left = 0, top = 0, due = 0, asked = false
 
@@ -75,10 +76,9 @@ const Kit = (() => {
       paint()
     }
     function paint() {
-      if (!g) return game.paint(canvas, session.state, {scale, level: session.level, carried: session.carried})
       g.setTransform(1, 0, 0, 1, 0, 0)
-      g.fillStyle = game.background ?? '#faf8ef'
-      g.fillRect(0, 0, canvas.width, canvas.height)
+      g.clearRect(0, 0, canvas.width, canvas.height)
+      if (below) game.paint(below, session.state)
       g.setTransform(scale * ratio(), 0, 0, scale * ratio(), left * ratio(), top * ratio())
       game.draw(g, session.state, {level: session.level, carried: session.carried})
     }
@@ -89,6 +89,10 @@ const Kit = (() => {
       top = (innerHeight - HEIGHT * scale) / 2
       Object.assign(canvas, {width: innerWidth * ratio(), height: innerHeight * ratio()})
       Object.assign(canvas.style, {position: 'fixed', left: 0, top: 0, width: '100vw', height: '100vh'})
+      if (below) {
+        Object.assign(below, {width: WIDTH * scale * ratio(), height: HEIGHT * scale * ratio()})
+        Object.assign(below.style, {position: 'fixed', left: `${left}px`, top: `${top}px`, width: `${WIDTH * scale}px`, height: `${HEIGHT * scale}px`})
+      }
       if (session.state) show()
     }
 
@@ -103,7 +107,7 @@ const Kit = (() => {
     addEventListener('keyup', e => act('keyup', e.key))
     addEventListener('resize', fit)
     document.title = game.title
-    document.body.style.cssText = 'margin:0;overflow:hidden;user-select:none;touch-action:none'
+    document.body.style.cssText = `margin:0;overflow:hidden;user-select:none;touch-action:none;background:${game.background ?? '#faf8ef'}`
     fit()
 
     const capabilities = {seed: true, level: (game.levels ?? 1) > 1, difficulty: false, checkpoint: true, realTime: !!game.realTime}

@@ -6,7 +6,7 @@
 __all__ = ['BROWSER', 'FOLDER', 'START', 'STATE', 'Player', 'PLAYERS', 'game_state', 'player', 'load_players', 'tap',
            'random_action', 'Game', 'register_games']
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #593c45c2
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #c42725f5
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -20,11 +20,11 @@ from ...sandbox.browser.session import BrowserConfig
 from ..base import SANDBOXES, SUITES, Outcome, register
 from .contract import GameState, Manifest, checksum, read_manifest, read_state
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #89568087
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #01695705
 BROWSER = BrowserConfig(size=(160, 210), clock=ClockConfig(step_ms=200))
 FOLDER = SANDBOXES/'games'
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #ed8c3689
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #79d855b6
 START = '''async ({seed, level}) => {
   const api = window.gameAPI
   const found = await api.init({seed, level})
@@ -39,12 +39,12 @@ async def game_state(
     "The present state of the game. Raises `ValueError` if the page shows none."
     return read_state(await session.evaluate(STATE))
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #007657bc
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #c03328c4
 Player = Callable[..., AsyncIterator[Action]]
 PLAYERS: dict[str, Player] = {}   # game -> heuristic player
 
 def player(
-    name: str,   # of a game
+    name: str,   # of a game, without 'games/'
 ) -> Callable[[Player], Player]:
     "Decorator: register an async generator of actions as the heuristic player of a game."
     def wrap(f):
@@ -60,7 +60,7 @@ def load_players() -> dict[str, Player]:
         if m.name.startswith('players_'): import_module(f'{package.__name__}.{m.name}')
     return PLAYERS
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #9a31c77b
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #80462462
 def tap(
     key: str,   # such as 'left'
 ) -> Action:
@@ -78,7 +78,7 @@ def random_action(
     if kind == 'click': return Action('click', dict(point=point()))
     return Action('drag', dict(start_point=point(), end_point=point()))
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #3d7017cb
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #b5c54414
 @dataclass(frozen=True)
 class Game:
     "A game as a task. `spec.params['level']` chooses the first level."
@@ -114,10 +114,11 @@ class Game:
 
     def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "The heuristic player. Raises `LookupError` if the game has none."
-        if (name := self.folder.name) not in load_players(): raise LookupError(f'{self.name} has no heuristic player')
+        name = self.name.removeprefix('games/')
+        if name not in load_players(): raise LookupError(f'{self.name} has no heuristic player')
         return PLAYERS[name](session, spec)
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #2e7dfd5c
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #6a5188f9
 def register_games(
     folder: Path = FOLDER,   # one game a sub-folder; outside a checkout there are none
     prefix: str = 'games/',
