@@ -36,8 +36,10 @@ function land(s, random) {
 
 Kit.play({
   id: 'merge-and-double', title: 'Merge and double', background: '#ffe5d9', realTime: true,
-  begin: (level, random) => ({board: Array.from({length: ROWS}, () => Array(COLUMNS).fill(0)), score: 0, landed: 0, over: false,
-    falling: {c: 2, y: 0, value: 2}, next: 2 ** (1 + random.int(2))}),
+  begin(level, random) {   // two rows to start with
+    const board = Array.from({length: ROWS}, (_, r) => Array.from({length: COLUMNS}, () => r < ROWS - 2 ? 0 : 2 ** (1 + random.int(4))))
+    return {board, score: 0, landed: 0, over: false, falling: {c: 2, y: 0, value: 2 ** (1 + random.int(2))}, next: 2 ** (1 + random.int(2))}
+  },
   view: s => ({score: s.score, board: {board: s.board, falling: s.falling, next: s.next}, outcome: s.over ? 'fail' : null, reason: 'a column is full',
     progress: Math.min(1, s.score / 5000)}),
   key(s, name, random) {

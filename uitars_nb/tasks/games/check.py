@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['Choose', 'GameEpisode', 'heuristic', 'at_random', 'idle', 'repeat', 'play_game', 'check_determinism', 'check_reading',
-           'check_verifier', 'check_budget', 'check_clock', 'check_game']
+           'check_verifier', 'check_budget', 'check_clock', 'check_network', 'check_game']
 
-# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #46b8b3ba
+# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #3466ad17
 import asyncio, random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from ...sandbox.browser.session import BrowserSession
 from .contract import read_manifest
 from .game import BROWSER, Game, game_state, load_players, random_action
 
-# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #3de93b11
+# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #b3761570
 @dataclass(frozen=True)
 class GameEpisode:
     "Scores and screens of one episode."
@@ -52,7 +52,7 @@ def repeat(
         for action in actions: yield action
     return player
 
-# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #ded7e34c
+# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #19afa88c
 async def play_game(
     session: BrowserSession,
     game: Game,
@@ -76,7 +76,7 @@ async def play_game(
     await player.aclose()
     return GameEpisode(tuple(scores), tuple(kept), tuple(actions), terminal)
 
-# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #7358faf6
+# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #77ad8464
 async def check_determinism(session, game: Game, seed: int = 0, steps: int = 20) -> list[str]:
     "The same seed and actions give the same screenshots and scores; another seed gives another game."
     first = await play_game(session, game, at_random, seed, steps, screens=True)
@@ -101,7 +101,7 @@ async def check_reading(session, game: Game, seed: int = 0, steps: int = 10) -> 
         if found: return found
     return found
 
-# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #d7573c5a
+# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #43f664f8
 async def check_verifier(session, game: Game, seeds: Sequence[int] = range(5)) -> list[str]:
     "The heuristic player earns more than a random and an idle player on every seed taken together: their ranges do not overlap."
     found, best = [], {}
@@ -121,7 +121,7 @@ async def check_budget(session, game: Game, seed: int = 0) -> list[str]:
     if not np.isfinite(episode.scores).all(): return ['a score is not finite']
     return [] if episode.terminal or len(episode.scores) == game.max_steps else [f'the game stopped answering after {len(episode.scores)} steps']
 
-# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #34bb37c3
+# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #fe65fcf7
 async def check_clock(chromium, game: Game, seed: int = 0, steps: int = 15) -> list[str]:
     "A turn-based game gives the same scores on a paused, an accelerated and a real clock."
     if game.manifest.real_time: return []
@@ -133,7 +133,23 @@ async def check_clock(chromium, game: Game, seed: int = 0, steps: int = 15) -> l
         actions, scores[clock.mode] = episode.actions, episode.scores
     return [] if len({*scores.values()}) == 1 else [f'the score depends on the clock: {", ".join(f"{k} {v[-1]:g}" for k, v in scores.items())}']
 
-# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #daa31c22
+# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #aa5c04c0
+async def check_network(chromium, game: Game, seed: int = 0, steps: int = 5) -> list[str]:
+    "The page sends no request to any host."
+    asked = []
+    async def listen(reader, writer):
+        asked.append((await reader.readline()).decode(errors='replace').split(' ')[1:2])
+        writer.close()
+    server = await asyncio.start_server(listen, '127.0.0.1', 0)
+    port = server.sockets[0].getsockname()[1]
+    session = BrowserSession(chromium, replace(BROWSER, proxy=f'127.0.0.1:{port}'))
+    try: await play_game(session, game, at_random, seed, steps)
+    finally:
+        await session.close()
+        server.close()
+    return [f'the page sends requests to the network, such as {" ".join(asked[0])}'] if asked else []
+
+# %% ../../../nbs/20_tasks/25_games/08_check.ipynb #c01bf0d7
 async def check_game(
     folder: Path,                      # with index.html and manifest.json
     seeds: Sequence[int] = range(5),   # of `check_verifier`
@@ -151,7 +167,7 @@ async def check_game(
         found += await check_reading(session, game) + await check_budget(session, game)
         if folder.name in load_players(): found += await check_verifier(session, game, seeds)
         else: found.append('it has no heuristic player: register one with tasks.games.game.player')
-        return found + await check_clock(chromium, game)
+        return found + await check_network(chromium, game) + await check_clock(chromium, game)
     except (ValueError, RuntimeError) as e: return [f'it cannot be played: {str(e).splitlines()[0]}']
     finally:
         await session.close()
