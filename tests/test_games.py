@@ -2,6 +2,10 @@
 import asyncio
 import json
 import random
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +13,11 @@ import pytest
 from uitars_nb.core.types import Action, TaskSpec
 from uitars_nb.sandbox.browser.chromium import launch
 from uitars_nb.sandbox.browser.session import BrowserSession
+from uitars_nb.sandbox.desktop.xserver import XServer
 from uitars_nb.tasks.base import SUITES, get_task
 from uitars_nb.tasks.games import check
 from uitars_nb.tasks.games.game import BROWSER, FOLDER, STATE, game_state, load_players, random_action
+from uitars_nb.tasks.games.person import HumanScore, keep_score, play_by_hand
 
 NAMES = [*SUITES['games/all'], *SUITES['games/lm']]
 KINDS = ['games/2048', 'games/energy', 'games/free-the-key', 'games/merge-and-double', 'games/wood-blocks-3d', 'games/lm-tetris']   # keys, clicks, drags, real time, WebGL
@@ -147,3 +153,38 @@ def test_broken_manifests_are_found(change, words, tmp_path):
 def test_a_folder_without_a_manifest(tmp_path):
     [found] = asyncio.run(check.check_game(tmp_path))
     assert 'manifest.json' in found
+
+
+PRESS = """import time, pyautogui
+for k in range(200):   # until the budget of moves is spent
+    if k % 20 == 0: pyautogui.click(240, 420)
+    pyautogui.press(('left', 'up', 'right', 'down')[k % 4])
+    time.sleep(.2)"""
+
+
+@pytest.mark.skipif(not shutil.which('Xvfb'), reason='needs Xvfb')
+def test_a_person_plays_in_a_window(monkeypatch, tmp_path):
+    "On a display of its own: keys of its keyboard reach the game, and the score comes back when the budget of moves is spent."
+    game = get_task('games/2048')
+    game = replace(game, manifest=replace(game.manifest, budget=6))
+    server = XServer((800, 800), folder=str(tmp_path))
+    try:
+        for name, value in server.env.items(): monkeypatch.setenv(name, value)
+        fingers = subprocess.Popen([sys.executable, '-c', PRESS])
+        try: score = asyncio.run(asyncio.wait_for(play_by_hand(game, seed=1), 60))
+        finally: fingers.kill()
+    finally: server.close()
+    assert score.moves >= 6 and score.score >= 0 and score.checksum == game.checksum
+
+
+def test_a_person_needs_a_display(monkeypatch):
+    monkeypatch.delenv('DISPLAY', raising=False)
+    with pytest.raises(RuntimeError, match='needs a display'): asyncio.run(play_by_hand(get_task('games/2048')))
+
+
+def test_scores_of_persons_become_the_reference(tmp_path):
+    shutil.copytree(FOLDER/'2048', tmp_path/'2048')
+    game = replace(get_task('games/2048'), folder=tmp_path/'2048')
+    before = game.checksum
+    for score in (900., 1100.): keep_score(game.folder, HumanScore(0, score, 100, False, before))
+    assert game.reference == 1000 and game.checksum == before

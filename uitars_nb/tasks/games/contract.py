@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['MOUSE', 'Manifest', 'read_manifest', 'checksum', 'GameState', 'read_state']
 
-# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #5c93d222
+# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #8bfb0ad0
 import hashlib, json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #36d05c02
+# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #18961e27
 @dataclass(frozen=True)
 class Manifest:
     "Facts of a game. Raises `ValueError` for a budget below 1 or an unknown control."
@@ -36,7 +36,7 @@ class Manifest:
 
 MOUSE = 'click', 'drag'   # what a game may take from the mouse
 
-# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #ff863a3a
+# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #7a38d640
 def read_manifest(
     folder: Path,   # of a game
 ) -> Manifest:
@@ -52,18 +52,18 @@ def read_manifest(
     if found['id'] != folder.name: raise ValueError(f'{path}: id is {found["id"]!r}, the folder {folder.name!r}')
     return Manifest(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
 
-# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #b3b387b7
+# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #43e1d44d
 def checksum(
     *folders: Path,   # of a game, and of what it shares with others
 ) -> str:
-    "The first 16 hexadecimal digits of a SHA-256 over names and contents of all files."
+    "The first 16 hexadecimal digits of a SHA-256 over names and contents of all files but `human.json`."
     digest = hashlib.sha256()
     for folder in folders:
-        for path in sorted(o for o in folder.rglob('*') if o.is_file()):
+        for path in sorted(o for o in folder.rglob('*') if o.is_file() and o.name != 'human.json'):
             digest.update(path.relative_to(folder).as_posix().encode() + b'\0' + path.read_bytes() + b'\0')
     return digest.hexdigest()[:16]
 
-# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #d729602d
+# %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #140fa3be
 @dataclass(frozen=True)
 class GameState:
     "What `gameAPI.getState` says."

@@ -6,7 +6,7 @@
 __all__ = ['BROWSER', 'FOLDER', 'START', 'STATE', 'Player', 'PLAYERS', 'game_state', 'player', 'load_players', 'tap',
            'random_action', 'Game', 'register_games']
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #c42725f5
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #0280b62c
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -14,17 +14,18 @@ from pathlib import Path
 import functools, pkgutil, random
 
 from ...core.coordinates import GRID
+from ...core.runs import read_json
 from ...core.types import Action, TaskSpec
 from ...sandbox.browser.clock import ClockConfig
 from ...sandbox.browser.session import BrowserConfig
 from ..base import SANDBOXES, SUITES, Outcome, register
 from .contract import GameState, Manifest, checksum, read_manifest, read_state
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #01695705
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #4ef79201
 BROWSER = BrowserConfig(size=(160, 210), clock=ClockConfig(step_ms=200))
 FOLDER = SANDBOXES/'games'
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #79d855b6
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #a1ee4187
 START = '''async ({seed, level}) => {
   const api = window.gameAPI
   const found = await api.init({seed, level})
@@ -39,7 +40,7 @@ async def game_state(
     "The present state of the game. Raises `ValueError` if the page shows none."
     return read_state(await session.evaluate(STATE))
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #c03328c4
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #115c78f3
 Player = Callable[..., AsyncIterator[Action]]
 PLAYERS: dict[str, Player] = {}   # game -> heuristic player
 
@@ -60,7 +61,7 @@ def load_players() -> dict[str, Player]:
         if m.name.startswith('players_'): import_module(f'{package.__name__}.{m.name}')
     return PLAYERS
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #80462462
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #2c5003bb
 def tap(
     key: str,   # such as 'left'
 ) -> Action:
@@ -78,7 +79,7 @@ def random_action(
     if kind == 'click': return Action('click', dict(point=point()))
     return Action('drag', dict(start_point=point(), end_point=point()))
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #b5c54414
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #ab25b98a
 @dataclass(frozen=True)
 class Game:
     "A game as a task. `spec.params['level']` chooses the first level."
@@ -92,6 +93,12 @@ class Game:
     def max_steps(self) -> int:
         "Step budget."
         return self.manifest.budget
+
+    @property
+    def reference(self) -> float:
+        "The score that counts as 100 %: the mean of persons' scores in `human.json` (`tasks.games.person`), else the manifest's."
+        scores = [o['score'] for o in read_json(self.folder/'human.json', [])]
+        return sum(scores) / len(scores) if scores else self.manifest.reference
 
     @property
     def checksum(self) -> str:
@@ -108,7 +115,7 @@ class Game:
         "Reward: the score as a share of the reference, 0 to 1. An episode that left the page earns 0."
         try: s = await game_state(session)
         except ValueError as e: return Outcome(done=True, info=dict(reason=str(e)))
-        reward = min(1., max(0., s.score / self.manifest.reference))
+        reward = min(1., max(0., s.score / self.reference))
         info = dict(score=s.score, level=s.level, lives=s.lives, reason=s.reason, checksum=self.checksum)
         return Outcome(reward, reward >= 1, s.terminal, {k: v for k, v in info.items() if v is not None}, signal=s.progress)
 
@@ -118,7 +125,7 @@ class Game:
         if name not in load_players(): raise LookupError(f'{self.name} has no heuristic player')
         return PLAYERS[name](session, spec)
 
-# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #6a5188f9
+# %% ../../../nbs/20_tasks/25_games/05_game.ipynb #b32781ea
 def register_games(
     folder: Path = FOLDER,   # one game a sub-folder; outside a checkout there are none
     prefix: str = 'games/',
