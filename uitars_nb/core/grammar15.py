@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from uitars_nb.core.actions import (
-    ACTION_SPACE, NAME, POINT_TEXT, ActionSpace, Fault, FaultKind, Function, Parameter, missing_parameter, read_value,
-    short)
-from .actions import unknown_function, unknown_parameter, validate, write_value
+from .actions import (
+    ACTION_SPACE, NAME, POINT_TEXT, ActionSpace, Function, missing_parameter, read_value, unknown_function,
+    unknown_parameter, validate, write_value)
 from .coordinates import grid_to_model, model_to_grid, smart_resize
 from .grammar import Cursor, Parsed, Refusal, check, refuse
+from .parameters import Fault, FaultKind, Parameter, short
 from .types import Action
 
 # %% ../../nbs/00_core/12_grammar15.ipynb #353afae3
