@@ -74,12 +74,10 @@ def join_indices(
             for id, *place in zip(*(table[k].to_pylist() for k in ('id', 'shard', 'start')))]
     return table.filter(pa.array(keep, pa.bool_()))
 
-# %% ../../nbs/00_core/20_store.ipynb #23a7fe696b
+# %% ../../nbs/00_core/20_store.ipynb #ca78516a
 class ShardIndex:
-    "The index of all shards of a directory; it finds new, damaged, stray and repeated ones."
-    def __init__(self,
-        path: str | Path,  # the directory
-    ):
+    "The index of all shards of the directory `path`; it finds new, damaged, stray and repeated ones."
+    def __init__(self, path: str | Path):
         self.path = Path(path).absolute()                # pyarrow would take `s3:x` for a URL
         self.damaged, self.strays = {}, set()            # shard -> error; names of stray shards
         self._shards, self._places = {}, {}              # shard -> index or None; id -> (shard, first row, steps)

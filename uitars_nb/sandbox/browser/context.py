@@ -6,7 +6,7 @@
 __all__ = ['BrowserConfig', 'tab_commands', 'prepare_tab', 'TabGroup', 'create_context', 'dispose_context', 'silence',
            'BrowserContext']
 
-# %% ../../../nbs/10_sandbox/10_browser/52_context.ipynb #0d9864a5
+# %% ../../../nbs/10_sandbox/10_browser/52_context.ipynb #5dab4f31
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,11 +18,12 @@ from ..base import EnvironmentFailure
 from .addresses import Addresses
 from .cdp import CdpSession
 from .chromium import Chromium, launch
-from .clock import Clock, ClockConfig
+from .clock import Clock
+from .clock_script import ClockConfig
 from .downloads import Downloads
 from .events import REPORTS, EventLog
 from .input import InputState
-from .tabs import Page, preparations
+from .tabs import Page, keep_drawing, preparations
 
 # %% ../../../nbs/10_sandbox/10_browser/52_context.ipynb #92a95c8a
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def prepare_tab(tabs: 'TabGroup', page: Page) -> asyncio.Future:
     ready.add_done_callback(lambda f: f.cancelled() or f.exception())
     return ready
 
-# %% ../../../nbs/10_sandbox/10_browser/52_context.ipynb #efa167f0
+# %% ../../../nbs/10_sandbox/10_browser/52_context.ipynb #c71f80ff
 class TabGroup:
     "The tabs of a browser context, and what they and the agent have done there."
     def __init__(self,
@@ -105,7 +106,7 @@ class TabGroup:
         self.active = page = Page(self.browser, cdp, info, self._heard)
         self.pages.append(page)
         page.ready = prepare_tab(self, page)
-        if self.browser.on_demand and self.config.clock.mode == 'real': page.beside(page.keep_drawing())
+        if self.browser.on_demand and self.config.clock.mode == 'real': page.beside(keep_drawing(page))
         cdp.on('closed', lambda params: self._tab_gone(page))
         if len(self.pages) > 1: self.note(EventKind.NEW_TAB, 'a new tab opened', url=info['url'])
 
@@ -144,7 +145,7 @@ def silence(page: Page) -> None:
     page.gone = True
     page.cdp.send('Emulation.setScriptExecutionDisabled', dict(value=True))
 
-# %% ../../../nbs/10_sandbox/10_browser/52_context.ipynb #ec266003
+# %% ../../../nbs/10_sandbox/10_browser/52_context.ipynb #3606a416
 class BrowserContext(TabGroup):
     "A browser context, which a reset empties or replaces."
     async def new_tab(self, url: str = 'about:blank') -> None:
@@ -166,10 +167,8 @@ class BrowserContext(TabGroup):
         await self.page.cdp.send('Storage.clearDataForOrigin', dict(origin='file://', storageTypes='all'))
         self.events = EventLog()
 
-    async def renew(self,
-        hosts: Iterable[str] = (),  # hosts that pages of the new context may reach, besides the configured ones
-    ) -> None:
-        "Replace the browser context by a new one with one blank tab."
+    async def renew(self, hosts: Iterable[str] = ()) -> None:
+        "Replace the context by a new one with a blank tab; its pages may also reach `hosts`."
         self.discard()
         self.forget()
         await asyncio.to_thread(self.downloads.empty)

@@ -135,7 +135,7 @@ async def within_limit(
             await asyncio.wait([browser.gone], timeout=5)
         raise EnvironmentFailure(StopReason.ENV_RESET, f'no fresh context: {e!r}') from e
 
-# %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #0a7b7bee
+# %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #1e214e90
 class EpisodeContext(GuardedContext):
     "A browser context that serves one episode after another."
     def forget(self) -> None:
@@ -151,10 +151,6 @@ class EpisodeContext(GuardedContext):
         bad = self.context is None or self.used_up or self.downloads.full or not self.pages
         return bad or any(p.blocked.done() or p.dialog for p in self.pages)
 
-    def configure(self, **changes) -> None:
-        "Change fields of the configuration from the next reset on, which creates a new context."
-        self.config, self.used_up, self.fresh = replace(self.config, **changes), True, False
-
     async def reset(self) -> None:
         "Return to one blank tab without traces of the last episode. Raises `EnvironmentFailure` if that fails."
         if self.fresh: return
@@ -169,9 +165,7 @@ class EpisodeContext(GuardedContext):
         "Reset if the page is still that of another episode."
         if self.stale: await self.reset()
 
-    async def goto(self,
-        url: str,  # file://, data: or a web server
-    ) -> None:
+    async def goto(self, url: str) -> None:
         "Load `url` in the active tab and allow its folder or host; for tasks. Raises `EnvironmentFailure`."
         await self.reset_if_stale()
         self.addresses.open_folder(url)
@@ -204,7 +198,7 @@ async def step(session: 'BrowserSession', action: Action) -> None:
     await perform(session, action)
     if action.name != 'wait': await session.pass_time(session.config.clock.step_ms)
 
-# %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #09a9e351
+# %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #6641319e
 _ids = itertools.count(1)
 
 class BrowserSession(EpisodeContext):
@@ -215,6 +209,10 @@ class BrowserSession(EpisodeContext):
     ):
         super().__init__(browser, config)
         self.id = f'browser-{next(_ids)}'
+
+    def configure(self, **changes) -> None:
+        "Change fields of the configuration from the next reset on, which creates a new context."
+        self.config, self.used_up, self.fresh = replace(self.config, **changes), True, False
 
     async def evaluate(self,
         js: str,          # statements or an expression; a function is called
