@@ -16,7 +16,7 @@ from ..base import EnvironmentFailure
 from .session import BrowserConfig, BrowserSession
 from .chromium import Chromium, launch
 
-# %% ../../../nbs/10_sandbox/10_browser/60_pool.ipynb #0448dbc3
+# %% ../../../nbs/10_sandbox/10_browser/60_pool.ipynb #855eafca
 class SessionQueue:
     "Idle sessions, and callers that wait for a session."
     def __init__(self): self.idle, self.waiters = deque(), deque()
@@ -46,7 +46,7 @@ class SessionQueue:
         return dropped
 
     def fail(self, error: Callable[[], Exception]) -> None:
-        "Raise an error in all waiting callers; `error()` makes it, anew for each."
+        "Raise an error in all waiting callers; `error()` makes one for each."
         while self.waiters:
             if not (waiter := self.waiters.popleft()).done(): waiter.set_exception(error())
 

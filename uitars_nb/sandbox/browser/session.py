@@ -135,7 +135,7 @@ async def within_limit(
             await asyncio.wait([browser.gone], timeout=5)
         raise EnvironmentFailure(StopReason.ENV_RESET, f'no fresh context: {e!r}') from e
 
-# %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #1e214e90
+# %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #c895291b
 class EpisodeContext(GuardedContext):
     "A browser context that serves one episode after another."
     def forget(self) -> None:
@@ -176,7 +176,7 @@ class EpisodeContext(GuardedContext):
 
     async def start(self,
         url: str,             # page of the task, as for `goto`
-        again: bool = False,  # the caller sets all page state anew, so an open page need not be loaded again
+        again: bool = False,  # the caller sets all page state again, so an open page need not be loaded
     ) -> None:
         "Start an episode at `url`: reset and load, or with `again` rewind the open page if possible."
         if again and may_rewind(self, url): return await rewind(self)
