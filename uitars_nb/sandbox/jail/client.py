@@ -21,7 +21,7 @@ class JailGone(Exception):
 def receive(
     sock: socket.socket,
 ) -> tuple[dict | None, list[int]]:
-    "The next message and its descriptors; None for the message at the end. Raises `BlockingIOError` if there is none yet."
+    "The next message and its descriptors; None for the message at the end. Raises `BlockingIOError` if none is there."
     try: data, fds, _, _ = socket.recv_fds(sock, supervisor.PACKET, 16)
     except BlockingIOError: raise
     except OSError: data, fds = b'', []
@@ -146,10 +146,10 @@ class SupervisorClient(Requests):
         super().__init__()
         self.processes = {}   # process id -> `Process`
         self.listeners = {}   # port in the jail -> function that gets the descriptor of a new connection
-        self.victims = 0      # how often the memory watch ended programs
+        self.victims = 0      # how often the memory watch has ended programs
 
     def handle(self, message: dict, fds: list[int]) -> bool:
-        "Handle an answer, the end of a process, a connection or a report of the memory watch; False if nobody waits for it."
+        "Handle an answer, the end of a process, a connection or a victim; False if nobody waits for the answer."
         if 'id' in message: return self._answered(message, fds)
         if 'exited' in message: self._exited(message['exited'], message['code'])
         elif 'out_of_memory' in message: self.victims += 1

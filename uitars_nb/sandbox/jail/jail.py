@@ -251,7 +251,9 @@ class Jail(ProgramJail):
     ):
         "Open a file of the jail. Raises `OSError`, as the builtin `open` does."
         fd = await _descriptor(self, path, _FLAGS[mode], parents)
-        if stat.S_ISDIR(os.fstat(fd).st_mode): os.close(fd); raise IsADirectoryError(errno.EISDIR, 'Is a directory', path)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise IsADirectoryError(errno.EISDIR, 'Is a directory', path)
         os.set_blocking(fd, True)
         return os.fdopen(fd, f'{mode}b')
 
@@ -260,7 +262,7 @@ class Jail(ProgramJail):
         with await self.open(path) as f: return f.read(most)
 
     async def write(self, path: str, data: bytes) -> None:
-        "Create or replace a file, with its parent folders. Raises `OSError`, for example if the home directory is full."
+        "Create or replace a file, with its parent folders. Raises `OSError`, for example for a full home directory."
         with await self.open(path, 'w', parents=True) as f: f.write(data)
 
     async def listing(self, path: str = HOME) -> dict[str, os.stat_result]:

@@ -173,7 +173,7 @@ def unseen() -> int:
 PATIENCE = 20.   # seconds until all programs must have ended
 
 def states() -> dict[int, str]:
-    "Process id -> the kernel's state letter ('T': stopped, 'D': waits and reacts only to a kill), without ended processes."
+    "Process id -> the kernel's state letter ('T': stopped; 'D': only a kill ends its wait), without ended processes."
     found = {}
     for pid in filter(str.isdigit, os.listdir('/proc')):
         try:

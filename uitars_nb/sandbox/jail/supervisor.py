@@ -52,7 +52,9 @@ def _start_result(pid, told, ours, name, late):
     os.close(told)
     if not failed: return dict(pid=pid), [] if ours is None else [ours]
     if ours is not None: os.close(ours)
-    if late: send([pid], signal.SIGKILL); raise TimeoutError(errno.ETIMEDOUT, 'it was stopped before it had begun', name)
+    if late:
+        send([pid], signal.SIGKILL)
+        raise TimeoutError(errno.ETIMEDOUT, 'it was stopped before it had begun', name)
     raise OSError(int(failed), os.strerror(int(failed)), name)
 
 # %% ../../../nbs/10_sandbox/20_jail/10_supervisor.ipynb #13265ae1
