@@ -20,7 +20,8 @@ from ..jail.bridge import port_of
 from ..browser.session import BrowserSession
 from .editor import Editor
 from .home import Home
-from ..jail.jail import Jail, JailConfig, JailGone
+from ..jail.client import JailGone
+from ..jail.jail import Jail, JailConfig
 from .kernel import Kernel
 from .mcp_tools import Toolbox, ToolServer
 from ..jail.network import open_network
@@ -270,7 +271,7 @@ class ToolSession(ToolEnvironment):
         return replace(obs, text=observation_text(obs.text, turn.outputs), events=(*obs.events, *turn.events))
 
     async def act(self, action: Action) -> None:
-        "Perform an action. Raises `ActionError` if it is invalid or fails, `EnvironmentFailure` if the environment fails."
+        "Perform an action. Raises `ActionError` if it is invalid or fails, and `EnvironmentFailure`."
         if self.jail is None: raise EnvironmentFailure(StopReason.ENV_CRASH, 'the session is closed or was never reset')
         try: await (self._tool if action.name in self.space else self._gui)(action)
         except JailGone as e: raise EnvironmentFailure(StopReason.ENV_CRASH, f'the jail has ended: {e}') from e
