@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['DesktopConfig', 'start_guest', 'read_log', 'read_facts', 'end_guest', 'SpawnedGuest', 'start_furniture', 'failures',
-           'own_jail', 'check_installed', 'VirtualDesktop', 'open_page', 'DesktopSession']
+           'own_jail', 'report_late_start', 'check_installed', 'VirtualDesktop', 'open_page', 'mark_freeing',
+           'DesktopSession']
 
 # %% ../../../nbs/10_sandbox/40_desktop/45_session.ipynb #24664435
 import asyncio, errno, itertools, json, os, secrets, shutil, subprocess, sys, tempfile, time, weakref
@@ -153,7 +154,7 @@ def failures() -> Iterator[None]:
         reason = StopReason.ENV_RESOURCE if e.errno == errno.ENOSPC else StopReason.ENV_CRASH
         raise EnvironmentFailure(reason, f'in the jail: {e}') from e
 
-# %% ../../../nbs/10_sandbox/40_desktop/45_session.ipynb #14041a40
+# %% ../../../nbs/10_sandbox/40_desktop/45_session.ipynb #8119b52f
 def own_jail(
     config: DesktopConfig,
     folder: str,           # of the desktop
@@ -165,6 +166,15 @@ def own_jail(
         raise RuntimeError(f'{e}; or run its programs without protection: DesktopConfig(jail=None)') from None
     os.chmod(folder, 0o711)  # the jail's user passes through to the display's socket, and reads nothing on the way
     return Jail(jail_for_desktop(config.jail, f'{folder}/x11'))
+
+@contextmanager
+def report_late_start(
+    limit: float,   # seconds
+) -> Iterator[None]:
+    "Turn a time-out of the start into `EnvironmentFailure`."
+    try: yield
+    except TimeoutError as e:
+        raise EnvironmentFailure(StopReason.ENV_RESET, f'the desktop did not stand within {limit:g} s') from e
 
 def check_installed() -> None:
     "Raises `FileNotFoundError` if a program of the desktop is missing."
@@ -189,10 +199,8 @@ class VirtualDesktop(SpawnedGuest):
     async def start(self) -> 'VirtualDesktop':
         "Start the desktop. Raises `EnvironmentFailure` if it fails or takes longer than `start_timeout`."
         limit = self.config.start_timeout
-        try: await asyncio.wait_for(self._start(), limit)
-        except TimeoutError as e:
-            await self.close()
-            raise EnvironmentFailure(StopReason.ENV_RESET, f'the desktop did not stand within {limit:g} s') from e
+        try:
+            with report_late_start(limit): await asyncio.wait_for(self._start(), limit)
         except BaseException: await self.close(); raise
         return self
 
@@ -234,6 +242,14 @@ async def open_page(
         open_ = await is_open()
     if not open_: raise ActionError(f'the browser showed no window in {wait:g} s')
 
+# %% ../../../nbs/10_sandbox/40_desktop/45_session.ipynb #4eee8d30
+@contextmanager
+def mark_freeing(session: 'DesktopSession') -> Iterator[None]:
+    "Mark a session whose programs are being ended."
+    session.freeing = True
+    try: yield
+    finally: session.freeing = False
+
 # %% ../../../nbs/10_sandbox/40_desktop/45_session.ipynb #9db8a0f2
 class DesktopSession(VirtualDesktop):
     "A Linux desktop for one episode at a time."
@@ -244,15 +260,9 @@ class DesktopSession(VirtualDesktop):
         try: return await super().ask(method, path, extra, **body)
         except EnvironmentFailure as e:
             if e.reason not in (StopReason.ENV_TIMEOUT, StopReason.ENV_RESOURCE) or self.freeing: raise
-            await self._free(e)
+            with failures(), mark_freeing(self): await self.place.free(e)
         if path == '/act': method, path, body = 'GET', '/', {}   # an action is never performed twice
         return await super().ask(method, path, extra, **body)
-
-    async def _free(self, trouble):
-        self.freeing = True
-        try:
-            with failures(): await self.place.free(trouble)
-        finally: self.freeing = False
 
     async def mend(self) -> None:
         "Restart window manager and panel if they have ended. Raises `EnvironmentFailure`."
