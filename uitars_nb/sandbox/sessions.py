@@ -17,7 +17,8 @@ from ..core.types import StopReason
 from .base import EnvironmentFailure, Session, limited
 from .browser.session import BrowserConfig, BrowserSession
 from .browser.chromium import launch
-from .desktop.session import DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
+from .desktop.hosts import drop_sockets, jail_for_desktop
+from .desktop.session import DesktopConfig, DesktopSession
 from .jail.jail import Jail, JailConfig
 from .tools.session import ToolConfig, ToolSession
 
