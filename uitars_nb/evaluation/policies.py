@@ -102,8 +102,18 @@ async def fingerprint_of(
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #06dca51f
 @asynccontextmanager
+async def _served_player(name, sampling, dialect, context):
+    from uitars_nb.agent.policy_agent import PolicyAgent
+    from uitars_nb.model.remote import RemoteEngine
+    url, _, model = name.partition('#')
+    async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine:
+        about = await engine.about()
+        engine.token_parts = 'weights' in about   # this package's server accepts past replies as tokens
+        yield PolicyAgent.served(engine, about, sampling, dialect, context)
+
+@asynccontextmanager
 async def make_player(
-    name: str,                # as `find_checkpoint` takes it; append `#MODEL` to the URL of a server with several models
+    name: str,                # as `find_checkpoint` takes it; with `#MODEL` after the URL of a server with several
     temperature: float = 0.,  # sampling temperature; 0: greedy
     top_p: float = 1.,
     max_tokens: int = REPLY,  # maximum length of a reply
@@ -119,15 +129,10 @@ async def make_player(
     from uitars_nb.agent.policy_agent import PolicyAgent
     from uitars_nb.model.engine.engine import Engine
     from uitars_nb.model.policy import Policy
-    from uitars_nb.model.remote import RemoteEngine
     from uitars_nb.model.engine.sampling import Sampling
     sampling = Sampling(temperature, top_p, max_tokens, seed)
-    if checkpoint:
-        policy = Policy.to_play(checkpoint, dtype=dtype, dialect=dialect or None)
-        async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling, context)
+    if not checkpoint:
+        async with _served_player(name, sampling, dialect, context) as agent: yield agent
         return
-    url, _, model = name.partition('#')
-    async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine:
-        about = await engine.about()
-        engine.token_parts = 'weights' in about   # this package's server accepts past replies as tokens
-        yield PolicyAgent.served(engine, about, sampling, dialect, context)
+    policy = Policy.to_play(checkpoint, dtype=dtype, dialect=dialect or None)
+    async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling, context)

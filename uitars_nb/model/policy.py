@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ROOM', 'fit_images', 'predicting_positions', 'model_inputs', 'token_logps', 'scatter_to_tokens', 'end_ids',
-           'with_ends', 'check_vocabulary', 'PolicyModel', 'fitting_devices', 'place_for_inference', 'Policy',
-           'base_of']
+           'with_ends', 'check_vocabulary', 'PolicyModel', 'fitting_devices', 'inference_devices', 'cast_for_cpu',
+           'load_with_adapters', 'Policy', 'base_of']
 
 # %% ../../nbs/30_model/40_policy.ipynb #f961d7ca
 import warnings
@@ -177,8 +177,18 @@ def fitting_devices(
     return ({'': device} if ROOM * stored.itemsize * sum(o.numel() for o in blank_model(base).parameters()) < free
             else 'auto')
 
-def place_for_inference(
-    policy: PolicyModel,   # on the CPU
+def inference_devices(
+    checkpoint: Checkpoint,
+    dtype: str,      # as in `fitting_devices`
+    device: int,     # index of the GPU, modulo the number of GPUs
+) -> str | dict | None:
+    "Device map for inference: as `fitting_devices` returns it; None without a GPU."
+    if not torch.cuda.is_available(): return None
+    gpu = device % torch.cuda.device_count()
+    return fitting_devices(checkpoint, dtype, torch.cuda.mem_get_info(gpu)[0], gpu)
+
+def cast_for_cpu(
+    policy: PolicyModel,
     dtype: str,            # that the caller asked for
 ) -> PolicyModel:
     "Cast a policy to fp32 if its CPU emulates the stored dtype, in place; warn if the caller asked for that dtype."
@@ -187,6 +197,19 @@ def place_for_inference(
     if dtype == 'auto': policy.model.to(fast)
     else: warnings.warn(f'this processor only imitates {dtype}, ten times slower: float32 plays faster')
     return policy
+
+# %% ../../nbs/30_model/40_policy.ipynb #8bfa288e
+def load_with_adapters(
+    checkpoint: Checkpoint,
+    adapter: Any = None,   # a further adapter, as `add_adapter` takes it
+    **kwargs,              # of `load_model`
+) -> Any:
+    "The model of a checkpoint with its adapters, in evaluation mode. Raises the errors of `Policy.from_pretrained`."
+    checkpoint.check_base()
+    model = load_model(checkpoint.base, **kwargs)
+    for o in (checkpoint.adapter, adapter):
+        if o is not None: add_adapter(model, o)
+    return model.eval()   # PEFT adds adapters in training mode, with dropout
 
 # %% ../../nbs/30_model/40_policy.ipynb #a83dc47c
 class Policy(PolicyModel):
@@ -203,11 +226,8 @@ class Policy(PolicyModel):
         """Load a policy. Raises `FileNotFoundError` if there is no checkpoint, `ValueError` if tensors are missing,
         unexpected or of another shape, or if an adapter's base has changed since the adapter was saved."""
         found = Checkpoint.of(name)
-        found.check_base()
-        model = load_model(found.base, dtype=dtype, device_map=device_map, attn_implementation=attn_implementation)
-        for o in (found.adapter, adapter):
-            if o is not None: add_adapter(model, o)
-        model.eval()   # PEFT adds adapters in training mode, with dropout
+        model = load_with_adapters(found, adapter, dtype=dtype, device_map=device_map,
+                                   attn_implementation=attn_implementation)
         return cls(model, load_processor(found.base), dialect or found.dialect, found.name, found.fingerprint)
 
     @classmethod
@@ -231,11 +251,9 @@ class Policy(PolicyModel):
         """Load a policy for inference: on one GPU, on all GPUs if one is too small, on the CPU if there is none.
         Raises the errors of `from_pretrained`."""
         found = Checkpoint.of(name)
-        if not torch.cuda.is_available():
-            return place_for_inference(cls.from_pretrained(found, dialect=dialect, dtype=dtype), dtype)
-        gpu = device % torch.cuda.device_count()
-        devices = fitting_devices(found, dtype, torch.cuda.mem_get_info(gpu)[0], gpu)
-        return cls.from_pretrained(found, dialect=dialect, dtype=dtype, device_map=devices)
+        devices = inference_devices(found, dtype, device)
+        policy = cls.from_pretrained(found, dialect=dialect, dtype=dtype, device_map=devices)
+        return policy if devices else cast_for_cpu(policy, dtype)
 
     def save(self,
         folder: str | Path,             # an existing checkpoint is replaced

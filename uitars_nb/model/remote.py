@@ -22,7 +22,7 @@ from .dialects import Dialect, get_dialect
 from .engine.sampling import Sampling
 from .server import data_url
 
-# %% ../../nbs/30_model/70_remote.ipynb #774d8eaa
+# %% ../../nbs/30_model/70_remote.ipynb #59aa29ba
 def fit_image(
     image: np.ndarray,   # uint8 (height, width, 3)
     dialect: Dialect,
@@ -32,6 +32,7 @@ def fit_image(
     if size == image.shape[1::-1]: return image
     return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
 
+# %% ../../nbs/30_model/70_remote.ipynb #774d8eaa
 def to_openai(
     message: dict,             # with parts of type 'text', 'image' and 'ids'
     token_parts: bool = False,   # send past replies as ids, which only this package's server accepts

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FILES', 'SHIPPED', 'NEEDED', 'FACTS', 'BY_TYPE', 'shipped', 'locate', 'checkpoint_file', 'fingerprint', 'fetching',
-           'fetch', 'load_config', 'dialect_of', 'Checkpoint']
+           'fetch', 'load_config', 'dialect_of', 'saved_facts', 'adapter_base', 'Checkpoint']
 
 # %% ../../nbs/30_model/32_resolve.ipynb #5b9e80f9
 import contextlib, logging, zlib
@@ -120,6 +120,22 @@ def dialect_of(
     "The dialect of a checkpoint. Raises `ValueError` for an unknown name."
     return get_dialect(name or facts.get('dialect') or BY_TYPE.get(model_type, 'ui-tars-2'))
 
+# %% ../../nbs/30_model/32_resolve.ipynb #8a2da7ca
+def saved_facts(
+    path: str,  # of a checkpoint
+) -> dict:
+    "The facts saved with a policy; {} if there are none."
+    return read_json(file, {}) if (file := checkpoint_file(path, FACTS)) else {}
+
+def adapter_base(
+    path: str,  # of a checkpoint
+) -> str | None:
+    "The base model that an adapter names; None if the checkpoint is no adapter."
+    file = None if checkpoint_file(path, 'config.json') else checkpoint_file(path, 'adapter_config.json')
+    return read_json(file)['base_model_name_or_path'] if file else None
+
+def _absolute(name): return str(Path(name).absolute()) if Path(name).is_dir() else name
+
 # %% ../../nbs/30_model/32_resolve.ipynb #fd44f4c8
 @dataclass(frozen=True)
 class Checkpoint:
@@ -140,11 +156,8 @@ class Checkpoint:
         if isinstance(name, Checkpoint): return name
         found = locate(name)
         path = fetch(found) if download else found
-        facts = read_json(file, {}) if (file := checkpoint_file(path, FACTS)) else {}
-        adapter = None if checkpoint_file(path, 'config.json') else checkpoint_file(path, 'adapter_config.json')
-        base = read_json(adapter)['base_model_name_or_path'] if adapter else path
-        base = str(Path(base).absolute()) if Path(base).is_dir() else base
-        return cls(path, base, facts.get('name') or Path(found).name, path if adapter else None,
+        facts, base = saved_facts(path), adapter_base(path)
+        return cls(path, _absolute(base or path), facts.get('name') or Path(found).name, path if base else None,
                    facts.get('dialect') or '', facts.get('base') or '')
 
     @cached_property

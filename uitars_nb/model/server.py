@@ -247,7 +247,7 @@ async def _unless_gone(request, replies):
 async def _disconnected(request):
     while (await request.receive())['type'] != 'http.disconnect': pass
 
-# %% ../../nbs/30_model/60_server.ipynb #6bb25d05
+# %% ../../nbs/30_model/60_server.ipynb #0001c24e
 def model_entry(
     engine: Engine,
     name: str,       # of the model
@@ -258,6 +258,7 @@ def model_entry(
                 dialect=policy.dialect.name, model_type=policy.model.config.model_type, weights=policy.weights,
                 max_model_len=engine.context or policy.context)
 
+# %% ../../nbs/30_model/60_server.ipynb #6bb25d05
 def make_app(
     engine: Engine,
     token: str,          # that clients must send; not empty
@@ -266,8 +267,8 @@ def make_app(
 ) -> FastAPI:
     "The HTTP application for an engine. Raises `ValueError` for an empty token."
     if not token: raise ValueError('a server needs a token: anyone who reaches its port could use the model')
-    app = FastAPI(title='uitars_nb', docs_url=None, openapi_url=None)
-    name, busy = name or engine.policy.name or 'policy', set()
+    app, busy = FastAPI(title='uitars_nb', docs_url=None, openapi_url=None), set()
+    name = name or engine.policy.name or 'policy'
     app.add_middleware(RequestGuard, most=1 << 26, seconds=120)   # runs after the token's check, which is added later
     app.middleware('http')(_token_check(token))
 
@@ -277,13 +278,15 @@ def make_app(
     @app.post('/v1/chat/completions')
     async def chat(request: Request):
         "Answer a chat request, unless there are too many."
-        if len(busy) >= limit:
-            return error_response(503, f'{limit} requests are being served: try again later', 'overloaded_error')
+        if len(busy) >= limit: return _overloaded(limit)
         busy.add(request)
         try: return await _answer(engine, request, name)
         finally: busy.discard(request)
 
     return app
+
+def _overloaded(limit):
+    return error_response(503, f'{limit} requests are being served: try again later', 'overloaded_error')
 
 def _token_check(token):
     "Middleware that refuses requests without the token."

@@ -149,8 +149,8 @@ class Critic(ValueModel):
         policy: Policy | None = None,   # whose network the critic shares, if it was saved so
         **kwargs,                       # of transformers' `from_pretrained`: dtype, device_map, attn_implementation
     ) -> 'Critic':
-        """The critic that was saved. Raises `FileNotFoundError` if the folder holds none, `ValueError` if its network is
-        missing or does not fit the head."""
+        """The critic that was saved. Raises `FileNotFoundError` if the folder holds none, `ValueError` if its network
+        is missing or does not fit the head."""
         if not (Path(folder)/HEAD).exists():
             raise FileNotFoundError(f'{folder} is no critic: it has no {HEAD}. Make one with Critic.from_policy')
         if policy is not None: critic = cls(policy.model, policy.processor, True)

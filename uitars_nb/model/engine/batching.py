@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BLOCK', 'PHASES', 'SHELF', 'SHARE', 'PLACEHOLDERS', 'state_mismatches', 'load_weights', 'prefix_keys',
-           'worthwhile_prefix', 'Prefixes', 'finish_reason', 'completion', 'groups', 'must_wait', 'shelf_bytes',
-           'BatchSlots', 'sample_tokens', 'deliver', 'RunningBatch']
+           'worthwhile_prefix', 'Prefixes', 'finish_reason', 'completion', 'groups', 'running_prefix', 'must_wait',
+           'shelf_bytes', 'keep_prefix', 'BatchSlots', 'sample_tokens', 'deliver', 'RunningBatch']
 
 # %% ../../../nbs/30_model/50_engine/20_batching.ipynb #18a46260
 import math, time
@@ -151,6 +151,14 @@ def groups(
         else: out.append([job])
     return out
 
+def running_prefix(
+    job: GenerationRequest,
+    running: Sequence[GenerationRequest],
+) -> tuple[int, int]:
+    "Length of the longest prefix in a running request's slot that is worth copying, and the slot."
+    return max(((worthwhile_prefix(job, job.begins(o.tagged())), i) for i, o in enumerate(running) if job.key),
+               default=(0, 0))
+
 def must_wait(
     job: GenerationRequest,
     others: Sequence[GenerationRequest],   # that are computed first
@@ -168,6 +176,18 @@ def shelf_bytes(
     "Memory limit of the prefix cache, in bytes."
     return max(SHELF, int(SHARE * torch.cuda.mem_get_info(device)[0])) if device.type == 'cuda' else SHELF
 
+# %% ../../../nbs/30_model/50_engine/20_batching.ipynb #10cfd4f3
+def keep_prefix(
+    prefixes: Prefixes,
+    job: GenerationRequest,
+    row: int,           # its slot
+    cache: SlotCache,
+):
+    "Cache a request's slot for the next turn, if memory allows."
+    try: prefixes.keep(job, row, cache)
+    except Exception as e:
+        if not is_out_of_memory(e): raise   # recomputing a turn takes time, but loses no reply
+
 # %% ../../../nbs/30_model/50_engine/20_batching.ipynb #93dea2a1
 class BatchSlots:
     "Requests in adjacent slots of a cache, which reuse cached prefixes. Not thread-safe."
@@ -182,9 +202,7 @@ class BatchSlots:
 
     def find(self, job: GenerationRequest) -> list[torch.Tensor] | None:
         "Keys and values of a request's prefix, from the prefix cache or a running slot; sets its length."
-        saved = self.prefixes.find(job)
-        n, row = max(((worthwhile_prefix(job, job.begins(o.tagged())), i)
-                      for i, o in enumerate(self.jobs) if job.key), default=(0, 0))
+        saved, (n, row) = self.prefixes.find(job), running_prefix(job, self.jobs)
         if n <= job.filled: return saved
         job.filled = n
         return self.passes.cache.save(row, n)
@@ -205,16 +223,11 @@ class BatchSlots:
     def leave(self, job: GenerationRequest, keep: bool = True):
         "Remove a request and cache its prefix for the next turn; the last request moves into its slot."
         row, cache = self.jobs.index(job), self.passes.cache
-        if job.key and keep: self._keep(job, row)
+        if job.key and keep: keep_prefix(self.prefixes, job, row, cache)
         last = self.jobs.pop()
         if last is job: return
         cache.move(len(self.jobs), row, last.filled)
         self.jobs[row] = last
-
-    def _keep(self, job, row):
-        try: self.prefixes.keep(job, row, self.passes.cache)
-        except Exception as e:
-            if not is_out_of_memory(e): raise   # recomputing a turn takes time, but loses no reply
 
     def drop(self):
         "Remove the requests that their callers cancelled."

@@ -161,7 +161,7 @@ class Engine:
         sampling: Sampling = Sampling(),
         key: str = '',                      # of the trajectory, whose turns share cached prefixes
     ) -> Completion:
-        "The model's reply. Raises `ValueError` if the conversation cannot be rendered, is too long or has a broken image."
+        "The model's reply. Raises `ValueError` for a conversation that cannot be rendered, or is too long."
         return await self._ask(lambda: self.policy.render(messages), sampling, key)
 
     async def generate(self, prompt: Prompt, sampling: Sampling = Sampling(), key: str = '') -> Completion:

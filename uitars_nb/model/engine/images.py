@@ -54,7 +54,7 @@ def image_spans(
     sights: Sequence[ImageEntry],    # the prompt's images in order
     image_token: int,
 ) -> list[tuple[int, int, ImageEntry]]:
-    "First token, end and entry of each image. Raises `ValueError` if the prompt's image tokens do not match the images."
+    "First token, end and entry of each image. Raises `ValueError` if image tokens do not match the images."
     at, ends = np.flatnonzero(ids == image_token), np.cumsum([0, *(o.tokens for o in sights)])
     if len(at) != ends[-1]:
         raise ValueError(f'the prompt has {len(at)} image tokens, but its {len(sights)} images take {ends[-1]}: '

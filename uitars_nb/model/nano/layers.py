@@ -30,11 +30,11 @@ class QueryTokens:
         return hidden if self.real is None else hidden[self.real]
 
 def query_tokens(
-    keep: int | torch.Tensor,   # `logits_to_keep`: number of last tokens (0: all), positions (n,) or (B, n), mask (B, T)
+    keep: int | torch.Tensor,   # number of last tokens (0: all), positions (n,) or (B, n), or mask (B, T)
     shape: tuple[int, int],     # B, T
     device: torch.device | None = None,
 ) -> QueryTokens | None:
-    "The tokens that `keep` selects; None if there are as many as the row is long."
+    "The tokens that `keep` (`logits_to_keep`) selects; None if there are as many as the row is long."
     rows, length = shape
     if isinstance(keep, int):
         at, real = torch.arange(max(0, length - keep) if keep else 0, length, device=device), None

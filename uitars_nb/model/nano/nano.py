@@ -217,14 +217,12 @@ class NanoVLPreTrainedModel(PreTrainedModel):
 
     def __init__(self, config: NanoVLConfig):
         super().__init__(config)
-        text = config.text_config
-        self.stem = VisionEncoder(config.stem_channels, config.stem_blocks, text.hidden_size)
+        text, width = config.text_config, config.text_config.hidden_size
+        self.stem = VisionEncoder(config.stem_channels, config.stem_blocks, width)
         self.model = Decoder._from_config(text)
-        self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
-        self.target = nn.Linear(text.hidden_size, 1)
+        self.lm_head, self.target = nn.Linear(width, text.vocab_size, bias=False), nn.Linear(width, 1)
         if config.glimpses: self.closeup = FineFeatures(config.stem_channels, self.stem.guess.out_channels)
-        for n in config.glimpses:
-            self.model.layers[n] = FineCrossAttention(text.hidden_size, config.stem_channels, n)
+        for n in config.glimpses: self.model.layers[n] = FineCrossAttention(width, config.stem_channels, n)
         self.post_init()
         if self.model.config._attn_implementation == 'sdpa':
             self.model.set_attn_implementation('blocks')   # `model.nano.attention`
@@ -275,25 +273,24 @@ class NanoVLForConditionalGeneration(NanoVLPreTrainedModel, GenerationMixin):
             image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
         if self.config.glimpses: kwargs |= dict(cells, names=self.stem.names, letters=self.letters, scenes={})
-        who = (None if marks or not self.model.answers_few
-               else query_tokens(logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device))
+        who = None if marks or not self.model.answers_few else query_tokens(
+            logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device)
         out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,
                          past_key_values=past_key_values, use_cache=use_cache,
                          output_hidden_states=point_at is not None, asked=who, **kwargs)
         hidden = out.last_hidden_state
         logits = self.lm_head(who.flat(hidden) if who else slice_logits_to_keep(hidden, logits_to_keep))
-        loss = (None if labels is None
-                else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size))
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.text_config.vocab_size)
         return NanoVLOutput(loss=loss, logits=logits, past_key_values=out.past_key_values, reads=reads,
                             targets=self.target(hidden)[..., 0] if marks else None,
                             **self._attention_logits(out.hidden_states, cells, point_at, sight))
 
     def _attention_logits(self, hidden_states, cells, point_at, sight):
         if point_at is None: return {}
-        pointers, layers = self.config.pointers, self.config.glimpses
-        return dict(pointer_logits=pointer_logits(self.model, pointers, hidden_states, point_at, sight),
-                    fine_logits=(fine_logits(self.model, layers, hidden_states, cells, point_at, sight)
-                                 if cells else None))
+        logits = dict(pointer_logits=pointer_logits(self.model, self.config.pointers, hidden_states, point_at, sight))
+        if not cells: return logits
+        fine = fine_logits(self.model, self.config.glimpses, hidden_states, cells, point_at, sight)
+        return dict(logits, fine_logits=fine)
 
     def get_image_features(self, pixel_values: torch.Tensor, image_sizes: torch.Tensor, **kwargs):
         "Features of each image as `pooler_output`; `forward` accepts them as `mm_encoder_outputs` (transformers' API)."
@@ -303,8 +300,8 @@ class NanoVLForConditionalGeneration(NanoVLPreTrainedModel, GenerationMixin):
                                       image_tokens=None, **kwargs):
         "Model inputs of one generation step; images enter only with the prompt."
         inputs = super().prepare_inputs_for_generation(input_ids, is_first_iteration=is_first_iteration, **kwargs)
-        seen = dict(pixel_values=pixel_values, image_sizes=image_sizes, image_tokens=image_tokens)
-        return {**inputs, **(seen if is_first_iteration or not kwargs.get('use_cache', True) else {})}
+        if not is_first_iteration and kwargs.get('use_cache', True): return inputs
+        return {**inputs, **dict(pixel_values=pixel_values, image_sizes=image_sizes, image_tokens=image_tokens)}
 
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #5dd62a31
 def name_places(
