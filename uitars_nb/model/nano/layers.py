@@ -82,7 +82,7 @@ class Decoder(Qwen3Model):
     """Qwen3 with a `SelectiveLastLayer`; other layers may be replaced by a `FineCrossAttention`.
     `hidden_states[n]` is the input of layer `n`."""
     _can_record_outputs = dict(hidden_states=[Qwen3DecoderLayer, FineCrossAttention], attentions=Qwen3Attention)
-    _no_split_modules = ['Qwen3DecoderLayer', 'LastLayer', 'Glimpse']
+    _no_split_modules = ['Qwen3DecoderLayer', 'SelectiveLastLayer', 'FineCrossAttention']
 
     def __init__(self, config):
         super().__init__(config)
