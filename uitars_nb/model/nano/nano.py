@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NanoVLConfig', 'letter_ids', 'nano_config', 'NanoVLImageProcessor', 'NanoVLProcessor', 'rows_of', 'NanoVLOutput',
-           'encode_screens', 'insert_features', 'pointer_logits', 'fine_logits', 'NanoVLPreTrainedModel',
-           'NanoVLForConditionalGeneration', 'name_places', 'new_policy']
+           'encode_screens', 'insert_features', 'pointer_logits', 'fine_logits', 'attention_logits',
+           'NanoVLPreTrainedModel', 'NanoVLForConditionalGeneration', 'name_places', 'new_policy']
 
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #9def0e7c
 from collections.abc import Sequence
@@ -208,6 +208,20 @@ def fine_logits(
     asked = [decoder.layers[n].asked(hidden_states[n][b, t]) for n in layers]
     return torch.stack([cell_logits(o, **cells, row=b, sight=sight) for o in asked], 1)
 
+def attention_logits(
+    decoder: Decoder,
+    config: NanoVLConfig,
+    hidden_states: tuple[torch.Tensor, ...] | None,
+    cells: dict,
+    point_at: torch.Tensor | None,   # None: no logits are wanted
+    sight: torch.Tensor | None,
+) -> dict[str, torch.Tensor]:
+    "`pointer_logits`, and `fine_logits` if there are cells, as fields of `NanoVLOutput`; {} without queries."
+    if point_at is None: return {}
+    coarse = pointer_logits(decoder, config.pointers, hidden_states, point_at, sight)
+    fine = fine_logits(decoder, config.glimpses, hidden_states, cells, point_at, sight) if cells else None
+    return dict(pointer_logits=coarse, fine_logits=fine)
+
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #a7425ed9
 class NanoVLPreTrainedModel(PreTrainedModel):
     "Submodules of the small policy, and the embeddings of text and screens."
@@ -283,14 +297,7 @@ class NanoVLForConditionalGeneration(NanoVLPreTrainedModel, GenerationMixin):
         loss = None if labels is None else self.loss_function(logits, labels, self.config.text_config.vocab_size)
         return NanoVLOutput(loss=loss, logits=logits, past_key_values=out.past_key_values, reads=reads,
                             targets=self.target(hidden)[..., 0] if marks else None,
-                            **self._attention_logits(out.hidden_states, cells, point_at, sight))
-
-    def _attention_logits(self, hidden_states, cells, point_at, sight):
-        if point_at is None: return {}
-        logits = dict(pointer_logits=pointer_logits(self.model, self.config.pointers, hidden_states, point_at, sight))
-        if not cells: return logits
-        fine = fine_logits(self.model, self.config.glimpses, hidden_states, cells, point_at, sight)
-        return dict(logits, fine_logits=fine)
+                            **attention_logits(self.model, self.config, out.hidden_states, cells, point_at, sight))
 
     def get_image_features(self, pixel_values: torch.Tensor, image_sizes: torch.Tensor, **kwargs):
         "Features of each image as `pooler_output`; `forward` accepts them as `mm_encoder_outputs` (transformers' API)."
