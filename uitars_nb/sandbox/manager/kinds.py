@@ -161,8 +161,7 @@ class PhonesConfig:
 class AndroidHost:
     "Phones by serial: place 0 is the first."
     config, methods = PhonesConfig, ()
-    clients = {'phone.settle': (0, 10), 'phone.swipe_ms': (1, 10_000), 'phone.hold_ms': (1, 10_000),
-               'phone.scroll': (1, 1000)}
+    clients = {'phone.settle': (0, 10), 'phone.scroll': (1, 1000)}
     def __init__(self, config: PhonesConfig): self.options = config
 
     async def open(self, place: int) -> Session:
