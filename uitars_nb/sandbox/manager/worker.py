@@ -21,7 +21,8 @@ from ...core.runs import read_json, write_json
 from ...core.types import Action, from_plain, png_bytes
 from ..base import Session
 from .kinds import Host, config_of, host_class
-from .messages import Outbox, error_head, frame, lease_key, observation_frame, unframe
+from .messages import (Outbox, error_head, error_text, frame, lease_key, observation_frame,
+                                                 unframe)
 from .takeover import Person, SessionControl
 
 # %% ../../../nbs/10_sandbox/60_manager/20_worker.ipynb #502a68de
@@ -69,7 +70,7 @@ class SessionSlot:
 # %% ../../../nbs/10_sandbox/60_manager/20_worker.ipynb #5293c45c
 def _log_failure(event, slot, error):
     "Write an event as one line of JSON to standard error."
-    facts = dict(event=event, place=slot.place, error=f'{type(error).__name__}: {error}')
+    facts = dict(event=event, place=slot.place, error=error_text(error))
     print(json.dumps(facts), file=sys.stderr, flush=True)
 
 async def discard_session(
