@@ -30,7 +30,7 @@ from .schema import (BODY, Health, LastLook, LeaseAnswer, LeaseId, LeaseRequest,
                                                ManagerServerConfig, PoolState, User, internal_error,
                                                internal_error_answer, invalid_request_answer, problems, refusal_answer,
                                                told, tokens_of, user_of)
-from .workforce import KindConfig, ManagerConfig, WorkerPool
+from .workforce import WorkerPool
 
 # %% ../../../nbs/10_sandbox/60_manager/55_api.ipynb #14a7f4ce
 class JsonLines(logging.Formatter):

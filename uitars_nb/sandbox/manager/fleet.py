@@ -24,11 +24,10 @@ from .worker import WorkerConfig
 # %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #99e75e3b
 def _moment(process):
     "The boot and the ticks since then; where there is no /proc, a date."
-    try: boot, stat = (Path('/proc', o).read_text(errors='replace') for o in _clocks(process.pid))
+    files = '/proc/sys/kernel/random/boot_id', f'/proc/{process.pid}/stat'
+    try: boot, stat = (Path(o).read_text(errors='replace') for o in files)
     except OSError: return f'born {process.create_time()}'
     return f'{boot.strip()} {stat.rpartition(")")[2].split()[19]}'   # behind a name that may hold anything
-
-def _clocks(pid): return 'sys/kernel/random/boot_id', f'{pid}/stat'
 
 def process_start_time(
     pid: int,

@@ -7,7 +7,6 @@ __all__ = ['SCHEMA', 'WorkerRow', 'LeaseRow', 'make_private', 'open_database', '
 
 # %% ../../../nbs/10_sandbox/60_manager/25_ledger.ipynb #df27d34c
 import json, os, sqlite3
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 

@@ -15,7 +15,7 @@ from .fleet import WorkerLink
 from .leases import LeaseBook, LeaseDesk, new_lease
 from .ledger import Ledger
 from .messages import Lease, Refused, error_text
-from .workforce import KindConfig, ManagerConfig, WorkerPool, pool_key, spare_workers
+from .workforce import KindConfig, ManagerConfig, WorkerPool, spare_workers
 
 # %% ../../../nbs/10_sandbox/60_manager/50_manager.ipynb #45e00a13
 MAX_TTL = 3600.   # seconds: the longest term of a lease

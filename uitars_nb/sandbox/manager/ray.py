@@ -7,7 +7,7 @@ __all__ = ['WorkerActor', 'RayProcess', 'RayLauncher']
 
 # %% ../../../nbs/10_sandbox/60_manager/65_ray.ipynb #01a470d3
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from .fleet import WorkerSettings

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from ...core.types import Action, Observation, freeze, png_bytes
 from ..base import ActionError, EnvironmentFailure, Session
-from .messages import frame, unframe
+from .messages import frame
 
 # %% ../../../nbs/10_sandbox/60_manager/10_takeover.ipynb #3a81036e
 TOLD = 20   # actions of a person that the owner is told of, at most

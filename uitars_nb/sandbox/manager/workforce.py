@@ -8,7 +8,7 @@ __all__ = ['FAILURES', 'VARIANTS', 'KindConfig', 'ManagerConfig', 'client_option
            'launcher_of', 'start_worker', 'Workforce']
 
 # %% ../../../nbs/10_sandbox/60_manager/40_workforce.ipynb #0eb24604
-import asyncio, json, secrets, sqlite3, time
+import json, secrets, sqlite3, time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
