@@ -15,7 +15,7 @@ import numpy as np
 from .loop import OracleAgent, Reply
 from ..core.coordinates import to_pixel
 from ..core.types import Action, Observation, Step
-from .notice import notice
+from ..tasks.miniwob.think_aloud import think_aloud
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #5290ec37
 NAMED = '''([x, y]) => {
@@ -96,7 +96,7 @@ class Demonstrator(OracleAgent):
     async def act(self, steps: Sequence[Step], obs: Observation) -> Reply:
         "Return the oracle's next action with its description."
         reply = await super().act(steps, obs)
-        words = [await notice(self.session, self.spec), await describe_action(self.session, reply.actions[0])]
+        words = [await think_aloud(self.session, self.spec), await describe_action(self.session, reply.actions[0])]
         return Reply('; '.join(o for o in words if o), reply.actions)
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #a0d3f13d

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..core.types import Action, TaskSpec
 from .base import SUITES, Outcome, own_page, register
-from .hands import click_on
+from .oracle_helpers import click_on
 
 # %% ../../nbs/20_tasks/40_corridor.ipynb #1fab80d2
 SPOTS = [(x, y) for y in (36, 78, 120, 162) for x in (8, 100)]   # of buttons of 52x22 pixels: two columns

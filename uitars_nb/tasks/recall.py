@@ -17,7 +17,7 @@ import numpy as np
 from ..core.types import Action, TaskSpec
 from ..sandbox.browser.session import BrowserConfig
 from .base import SUITES, Outcome, own_page, register
-from .hands import click_on, look
+from .oracle_helpers import click_on, look
 
 # %% ../../nbs/20_tasks/30_recall.ipynb #4589dcca
 PEOPLE = 'ADA BEN CLEO DORA EMIL FINN GRETA HUGO'.split()

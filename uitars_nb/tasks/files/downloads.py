@@ -18,7 +18,7 @@ from ..base import SUITES, own_page, register
 from .chores import Chore, Supply
 from .chores_shell import WORK
 from .task import FileTask
-from ..hands import click_on
+from ..oracle_helpers import click_on
 from .trees import lay_out, with_parents
 
 # %% ../../../nbs/20_tasks/20_files/25_downloads.ipynb #aa84b256

@@ -13,7 +13,7 @@ __all__ = ['ONE_CLICK', 'STILL', 'SHOWN', 'ENTRY', 'UNFOLDED', 'ASKED', 'WAY', '
 from collections.abc import AsyncIterator, Iterable
 
 from ...core.types import Action, TaskSpec
-from ..hands import SUBMIT, click_on, fields, look, wait_until
+from ..oracle_helpers import SUBMIT, click_on, fields, look, wait_until
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/10_oracles_click.ipynb #0e8cef87

@@ -10,7 +10,7 @@ __all__ = ['WAYS', 'SHAPES', 'TAGS', 'ITEMS', 'drag_box', 'drag_direction', 'bel
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import SUBMIT, at, centre, click_on, drag, look, point_in_box
+from ..oracle_helpers import SUBMIT, at, centre, click_on, drag, look, point_in_box
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/20_oracles_drag.ipynb #8d9f742e

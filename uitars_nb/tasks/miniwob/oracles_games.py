@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ...core.types import Action, TaskSpec
-from ..hands import at, click_on, fields, look, point_in_box
+from ..oracle_helpers import at, click_on, fields, look, point_in_box
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/40_oracles_games.ipynb #73ceaf14

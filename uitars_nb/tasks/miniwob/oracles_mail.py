@@ -11,7 +11,7 @@ __all__ = ['MAIL', 'ICONS', 'POSTS', 'MENU', 'FIRST', 'NAMED', 'FREE', 'mail_tas
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import click_on, fields, look, scroll_and_click, scroll_to, type_into
+from ..oracle_helpers import click_on, fields, look, scroll_and_click, scroll_to, type_into
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/35_oracles_mail.ipynb #c03dd329

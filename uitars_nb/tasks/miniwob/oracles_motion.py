@@ -11,7 +11,7 @@ import math, re
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import SUBMIT, at, click_on, look
+from ..oracle_helpers import SUBMIT, at, click_on, look
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/45_oracles_motion.ipynb #8ea27fe9

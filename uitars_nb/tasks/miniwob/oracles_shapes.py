@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ...core.types import Action, TaskSpec
-from ..hands import SUBMIT, at, click_on, fields, look, type_into
+from ..oracle_helpers import SUBMIT, at, click_on, fields, look, type_into
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/15_oracles_shapes.ipynb #940bfb25

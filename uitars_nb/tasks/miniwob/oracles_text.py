@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import SUBMIT, at, centre, click_on, drag, fields, look, point_in_box, type_into, wait_until
+from ..oracle_helpers import SUBMIT, at, centre, click_on, drag, fields, look, point_in_box, type_into, wait_until
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/25_oracles_text.ipynb #d89707ca

@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import at, click_on, look
+from ..oracle_helpers import at, click_on, look
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/50_oracles_timing.ipynb #f636b7c2

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..hands import SUBMIT, click_on, drag, fields, look, point_in_box, scroll_and_click, scroll_to, type_into, wait_until
+from ..oracle_helpers import SUBMIT, click_on, drag, fields, look, point_in_box, scroll_and_click, scroll_to, type_into, wait_until
 from .task import oracle
 from .oracles_text import fill
 
