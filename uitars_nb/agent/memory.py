@@ -203,6 +203,12 @@ def richest_fit(
         else: low = middle
     return best
 
+def _too_small(context, reply, obs):
+    screen = 'x'.join(map(str, obs.screenshot.shape[1::-1]))
+    return (
+        f'a context of {context} tokens, {reply} of them for the reply, does not hold one screen of {screen}: give a '
+        f'longer context (--context), shorter replies or smaller screens')
+
 # %% ../../nbs/40_agent/05_memory.ipynb #15ba7173
 def image_tokens(
     width: int,    # of a screenshot in pixels
@@ -230,12 +236,6 @@ def estimate_tokens(
     return sum(6 + sum(_part_tokens(o, image, text) for o in m['content']) for m in messages)
 
 # %% ../../nbs/40_agent/05_memory.ipynb #0543703a
-def _too_small(context, reply, obs):
-    screen = 'x'.join(map(str, obs.screenshot.shape[1::-1]))
-    return (
-        f'a context of {context} tokens, {reply} of them for the reply, does not hold one screen of {screen}: give a '
-        f'longer context (--context), shorter replies or smaller screens')
-
 @dataclass(frozen=True)
 class Memory:
     "Builds the prompts of an episode."

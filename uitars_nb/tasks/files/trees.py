@@ -64,7 +64,7 @@ async def _read_folder(jail, folder, below, tree):
         else: tree[path] = await jail.read(f'{folder}/{path}', MOST_BYTES)
     return deeper
 
-# %% ../../../nbs/20_tasks/20_files/00_trees.ipynb #622f543d
+# %% ../../../nbs/20_tasks/20_files/00_trees.ipynb #64e205a7
 def _entries(tree, path):
     "Return a file, or a folder with all its entries."
     above = path if path.endswith('/') else path + '/'
@@ -89,6 +89,7 @@ def copy_entries(
     "Return the tree with copies of files in a folder."
     return with_parents(tree | {folder + _base(p): tree[p] for p in paths})
 
+# %% ../../../nbs/20_tasks/20_files/00_trees.ipynb #03f2c2d9
 def _write(tree, path, data): return with_parents(tree | {path: data})
 
 def _rename(tree, path, name):
