@@ -244,10 +244,6 @@ class Memory:
     count: Callable[[list[dict]], int]   # number of tokens of rendered messages
     space: ActionSpace = ACTION_SPACE    # functions that the policy may call
 
-    def lines(self, steps: Sequence[Step], start: int, written: Mapping[int, str] = {}):
-        "Return the lines about the steps before `start`, see `summary_lines`."
-        return summary_lines(self.config, steps, start, written)
-
     def messages(self, instruction: str, turns: Sequence[Step], plan: Plan,
                  written: Mapping[int, str] = {}) -> list[dict]:
         "Return the chat messages for a plan; the last of `turns` is the newest observation, without a reply."

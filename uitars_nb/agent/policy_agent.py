@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from .loop import EPISODE, Reply
-from .memory import SMALL, Context, Memory, MemoryConfig, estimate_tokens, summary_request
+from .memory import (
+    SMALL, Context, Memory, MemoryConfig, estimate_tokens, summary_lines, summary_request)
 from ..core.actions import ACTION_SPACE, ActionSpace, Fault
 from ..core.types import Completion, ContextExceeded, Observation, RequestFailed, Step, StopReason, TaskSpec
 from ..model.dialects import DIALECTS, Dialect, get_dialect, strip_ends
@@ -213,7 +214,7 @@ class ReAct:
         """Return the model's summary of a chunk; '' (the rule-based lines remain) if the request does not fit the
         context."""
         size = self.policy.config.chunk
-        lines = [o for o in self.policy.memory.lines(turns, (c + 1) * size) if o[0] > c * size]
+        lines = [o for o in summary_lines(self.policy.config, turns, (c + 1) * size) if o[0] > c * size]
         try: said = await self.complete(summary_request(self.instruction, lines), len(turns), '/summary')
         except ContextExceeded: return ''
         self.aside.append(said)

@@ -191,7 +191,8 @@ class AnnotationDesk(RequestQueue):
         waiting.answer.set_result(decision)
         self.counts[kind] += 1
         seconds = self.clock() - (waiting.since or self.clock())
-        if self.journal: append_jsonl(self.journal, **journal_line(waiting.question, kind, proposal, annotator, seconds))
+        line = journal_line(waiting.question, kind, proposal, annotator, seconds)
+        if self.journal: append_jsonl(self.journal, **line)
         return kind
 
     def end(self, traj: Trajectory) -> None:
