@@ -29,11 +29,14 @@ def rooms(
     rng, out = random.Random(f'corridor/{n}/{seed}'), []
     for i in range(n):
         door, key = rng.sample(SPOTS, 2)
-        out.append(dict(door=door, key=None if i else key, floor=f'hsl({rng.randrange(360)} 40% {rng.randint(80, 92)}%)'))
+        floor = f'hsl({rng.randrange(360)} 40% {rng.randint(80, 92)}%)'
+        out.append(dict(door=door, key=None if i else key, floor=floor))
     return out
 
 # %% ../../nbs/20_tasks/40_corridor.ipynb #6546e3a2
-STATE = '''location.protocol === 'data:' || typeof corridor === 'undefined' || !corridor.rooms.length ? null : {room: corridor.room, key: corridor.key, opened: corridor.opened}'''
+STATE = (
+    "location.protocol === 'data:' || typeof corridor === 'undefined' || !corridor.rooms.length ? null : "
+    "{room: corridor.room, key: corridor.key, opened: corridor.opened}")
 INSTRUCTION = 'Take the key, then go through all doors.'
 
 @dataclass(frozen=True)

@@ -42,18 +42,22 @@ async def look(
 SPOT = '''
 const spot = (e, [W, H]) => {
   if (!e) return null;
-  const own = ([x, y]) => { const hit = document.elementFromPoint(x, y); return !!hit && (hit === e || e.contains(hit)); };
-  const clip = r => ({l: Math.max(r.left, 0), t: Math.max(r.top, 0), r: Math.min(r.right, W), b: Math.min(r.bottom, H)});
+  const receives = ([x, y]) => {
+    const hit = document.elementFromPoint(x, y);
+    return !!hit && (hit === e || e.contains(hit)); };
+  const clip = r => ({
+    l: Math.max(r.left, 0), t: Math.max(r.top, 0), r: Math.min(r.right, W), b: Math.min(r.bottom, H)});
   const area = r => Math.max(r.r - r.l, 0) * Math.max(r.b - r.t, 0);
   const parts = [...e.getClientRects()].map(clip).filter(r => area(r) > 0).sort((a, b) => area(b) - area(a));
   const mid = r => [(r.l + r.r) / 2, (r.t + r.b) / 2];
-  const first = parts.map(mid).find(own);
+  const first = parts.map(mid).find(receives);
   if (first) return first;
   const lattice = (r, step) => { const out = [];
-    for (let x = Math.floor(r.l) + .5; x < r.r; x += step) for (let y = Math.floor(r.t) + .5; y < r.b; y += step) out.push([x, y]);
+    for (let x = Math.floor(r.l) + .5; x < r.r; x += step)
+      for (let y = Math.floor(r.t) + .5; y < r.b; y += step) out.push([x, y]);
     return out; };
   for (const step of [4, 1]) {
-    const hits = parts.flatMap(r => lattice(r, step)).filter(own);
+    const hits = parts.flatMap(r => lattice(r, step)).filter(receives);
     const mean = k => hits.reduce((s, p) => s + p[k], 0) / hits.length, cx = mean(0), cy = mean(1);
     if (hits.length) return hits.sort((a, b) => Math.hypot(a[0] - cx, a[1] - cy) - Math.hypot(b[0] - cx, b[1] - cy))[0];
   }

@@ -70,7 +70,8 @@ def problem(
 ) -> RecallProblem:
     "The problem of `seed`. Raises `ValueError` for too few pages or too many people."
     room = pages // 2 if scattered else pages
-    if not 0 < people <= min(room, CHOICES - 1, len(PEOPLE)): raise ValueError(f'{people} people do not fit {pages} pages and {CHOICES} choices')
+    if not 0 < people <= min(room, CHOICES - 1, len(PEOPLE)):
+        raise ValueError(f'{people} people do not fit {pages} pages and {CHOICES} choices')
     rng = random.Random(f'recall/{pages}/{people}/{scattered}/{seed}')
     names, codes = rng.sample(PEOPLE, people), draw_codes(rng, pages + CHOICES)
     true, old, unseen = codes[:people], codes[people:pages], codes[pages:]
@@ -112,7 +113,8 @@ class Recall:
         p = self.problem(spec)
         await session.start(own_page('recall'), again=True)
         await session.evaluate('screens => begin(screens)', list(p.screens))
-        return replace(spec, instruction=INSTRUCTION, params=dict(spec.params) | dict(fields=dict(person=p.person, code=p.code)))
+        params = dict(spec.params) | dict(fields=dict(person=p.person, code=p.code))
+        return replace(spec, instruction=INSTRUCTION, params=params)
 
     async def verify(self, session, spec: TaskSpec) -> Outcome:
         "Reward 1 for the right code, -1 for a wrong code or for leaving the page, else 0."
@@ -124,7 +126,8 @@ class Recall:
 
     async def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "Turns every page and presses the right code."
-        for label in ['NEXT'] * self.pages + [self.problem(spec).code]: yield await click_on(session, "$('[data-label=' + x + ']')", label)
+        for label in ['NEXT'] * self.pages + [self.problem(spec).code]:
+            yield await click_on(session, "$('[data-label=' + x + ']')", label)
 
 # %% ../../nbs/20_tasks/30_recall.ipynb #a34e06ab
 DEPTHS = 6, 10, 20, 30, 40                                          # pages
@@ -152,7 +155,8 @@ async def learn_glyphs(
     "Render every character. Returns pixels of a cell -> character."
     await session.start(own_page('recall'), again=True)
     cols = GRID_SIZE[0]
-    await session.evaluate('screens => begin(screens)', [dict(lines=[CHARACTERS[i:i + cols] for i in range(0, len(CHARACTERS), cols)])])
+    lines = [CHARACTERS[i:i + cols] for i in range(0, len(CHARACTERS), cols)]
+    await session.evaluate('screens => begin(screens)', [dict(lines=lines)])
     drawn = cells((await session.observe()).screenshot)
     return {drawn[divmod(i, cols)].tobytes(): c for i, c in enumerate(CHARACTERS)}
 

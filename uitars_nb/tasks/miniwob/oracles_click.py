@@ -83,7 +83,8 @@ async def click_checkboxes(session, spec: TaskSpec) -> AsyncIterator[Action]:
 @oracle('click-checkboxes-soft')
 async def click_checkboxes_soft(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Tick the boxes whose word shares a row of synonyms with one of the instruction's, and submit."
-    boxes = await wanted_boxes(session, 'SYNONYMS.some(row => row.includes(t) && row.some(w => x.includes(w)))', targets(spec))
+    alike = 'SYNONYMS.some(row => row.includes(t) && row.some(w => x.includes(w)))'
+    boxes = await wanted_boxes(session, alike, targets(spec))
     async for action in click_all(session, boxes): yield action
 
 # %% ../../../nbs/20_tasks/10_miniwob/10_oracles_click.ipynb #99382bc1
@@ -142,7 +143,8 @@ async def click_tab_2(session, spec: TaskSpec) -> AsyncIterator[Action]:
 async def navigate_tree(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Open one folder after the other, from above, until the name is there, and click it."
     name, target = "$$('#tree span').find(e => text(e) === x && e.offsetParent)", fields(spec)['target']
-    while not await look(session, f'!!{name}', target): yield await click_on(session, "$$('#tree .expandable > span').find(e => e.offsetParent)")
+    while not await look(session, f'!!{name}', target):
+        yield await click_on(session, "$$('#tree .expandable > span').find(e => e.offsetParent)")
     yield await click_on(session, name, target)
 
 @oracle('click-pie', 'click-pie-nodelay')
@@ -151,7 +153,8 @@ async def click_pie(session, spec: TaskSpec) -> AsyncIterator[Action]:
     title, target = "byText('[id^=wheelnav-divWheel-title]', x)", fields(spec)['target']
     yield await click_on(session, "$$('[id^=wheelnav-divWheel-spread]').at(-1)")
     async for action in wait_until(session, f'{title}.getBoundingClientRect().width > 5', target): yield action
-    yield await click_on(session, title if spec.name.endswith('nodelay') else f"$('#' + {title}.id.replace('title', 'slice'))", target)
+    slice_ = f"$('#' + {title}.id.replace('title', 'slice'))"
+    yield await click_on(session, title if spec.name.endswith('nodelay') else slice_, target)
 
 # %% ../../../nbs/20_tasks/10_miniwob/10_oracles_click.ipynb #9a6cb6c9
 ENTRY = "byText('#menu .ui-menu-item-wrapper', x)"
@@ -174,7 +177,8 @@ def click_menu(session, spec: TaskSpec) -> AsyncIterator[Action]:
     return choose_entry(session, spec.instruction.removeprefix('Select ').split('>'))
 
 # %% ../../../nbs/20_tasks/10_miniwob/10_oracles_click.ipynb #eb1effb7
-ASKED = """(icon => $$('#menu .ui-menu-item-wrapper').find(e => icon ? $('.' + icon, e) : text($('#query')).includes(`"${text(e)}"`)))(
+ASKED = """(icon => $$('#menu .ui-menu-item-wrapper').find(
+    e => icon ? $('.' + icon, e) : text($('#query')).includes(`"${text(e)}"`)))(
   [...$('#query .ui-icon')?.classList ?? []].find(name => name.startsWith('ui-icon-')))"""
 WAY = "(e => jQuery(e).parents('.ui-menu-item').get().reverse().map(o => text($('.ui-menu-item-wrapper', o))))"
 

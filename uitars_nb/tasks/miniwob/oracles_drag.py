@@ -64,7 +64,8 @@ async def move_item(
     new: int,  # place to take
 ) -> Action:
     "The drag that brings an item of a sortable list to another place."
-    return drag(await centre(session, f'{ITEMS}[{old}]'), await point_in_box(session, f'{ITEMS}[{new}]', fy=.8 if new > old else .2))
+    start = await centre(session, f'{ITEMS}[{old}]')
+    return drag(start, await point_in_box(session, f'{ITEMS}[{new}]', fy=.8 if new > old else .2))
 
 # %% ../../../nbs/20_tasks/10_miniwob/20_oracles_drag.ipynb #e66f86f2
 async def sorting_goal(

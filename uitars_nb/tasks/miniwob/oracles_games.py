@@ -62,7 +62,9 @@ def best_move(
     return max(after, key=lambda i: (winner(after[i]), value(after[i]) >= 0, hope(after[i])))
 
 # %% ../../../nbs/20_tasks/10_miniwob/40_oracles_games.ipynb #08284da8
-BOARD = "$$('.ttt-row span').map(e => e.classList.contains('mark-x') ? 'X' : e.classList.contains('mark-o') ? 'O' : '.').join('')"
+BOARD = (
+    "$$('.ttt-row span').map(e => e.classList.contains('mark-x') ? 'X' : "
+    "e.classList.contains('mark-o') ? 'O' : '.').join('')")
 
 @oracle('tic-tac-toe')
 async def tic_tac_toe(session, spec: TaskSpec) -> AsyncIterator[Action]:

@@ -15,7 +15,9 @@ from ..oracle_helpers import click_on, fields, look, scroll_and_click, scroll_to
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/35_oracles_mail.ipynb #c03dd329
-MAIL = """$$('#main .email-thread')[(d => d.emails.indexOf(d.expectedDetails.email))(jQuery._data($('.email-thread'), 'events').click[0].data)]"""
+MAIL = (
+    "$$('#main .email-thread')[(d => d.emails.indexOf(d.expectedDetails.email))"
+    "(jQuery._data($('.email-thread'), 'events').click[0].data)]")
 ICONS = dict(delete='trash', important='star', star='star')
 
 def mail_task(
@@ -23,9 +25,12 @@ def mail_task(
 ) -> str:
     "'delete' | 'star' | 'reply' | 'forward'."
     f = fields(spec)
-    return f.get('task') or ('forward' if 'to' in f else 'reply' if 'message' in f else 'delete' if 'trash' in spec.instruction else 'star')
+    if f.get('task'): return f['task']
+    return ('forward' if 'to' in f else 'reply' if 'message' in f
+            else 'delete' if 'trash' in spec.instruction else 'star')
 
-@oracle('email-inbox', 'email-inbox-delete', 'email-inbox-important', 'email-inbox-noscroll', 'email-inbox-reply', 'email-inbox-star-reply', 'email-inbox-forward',
+@oracle('email-inbox', 'email-inbox-delete', 'email-inbox-important', 'email-inbox-noscroll', 'email-inbox-reply',
+        'email-inbox-star-reply', 'email-inbox-forward',
         'email-inbox-forward-nl', 'email-inbox-forward-nl-turk', 'email-inbox-nl-turk')
 async def email_inbox(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Delete, star, answer or pass on one mail."
@@ -41,7 +46,8 @@ async def email_inbox(session, spec: TaskSpec) -> AsyncIterator[Action]:
 
 # %% ../../../nbs/20_tasks/10_miniwob/35_oracles_mail.ipynb #32434561
 POSTS = "$$('.media').filter(e => text($('.username', e)) === x)"
-MENU = {'Share via DM': 'share', 'Copy link to Tweet': 'copy', 'Embed Tweet': 'embed', 'Mute': 'menu-user', 'Block': 'block-user', 'Report': 'report'}
+MENU = {'Share via DM': 'share', 'Copy link to Tweet': 'copy', 'Embed Tweet': 'embed', 'Mute': 'menu-user',
+        'Block': 'block-user', 'Report': 'report'}
 
 async def rest_and_click(
     session,
@@ -80,7 +86,8 @@ NAMED = "$$('.food-item').find(e => e.dataset.item === x)"
 async def order_food(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Add the dishes by name, or one dish of the kind as often as needed, and order."
     f = fields(spec)
-    order = [(FIRST, f['type'])] * int(f['amount']) if f['criterion'] == 'type' else [(NAMED, f['target 0']), (NAMED, f['target 1'])]
+    order = ([(FIRST, f['type'])] * int(f['amount']) if f['criterion'] == 'type'
+             else [(NAMED, f['target 0']), (NAMED, f['target 1'])])
     for dish, x in order:
         async for action in scroll_and_click(session, f"$('.add', {dish})", x): yield action
     async for action in scroll_and_click(session, "$('#submit-order button')"): yield action
@@ -104,7 +111,9 @@ async def phone_book(session, spec: TaskSpec) -> AsyncIterator[Action]:
 
 # %% ../../../nbs/20_tasks/10_miniwob/35_oracles_mail.ipynb #c8e904cf
 FREE = """$$('.half-hour').map(e => { const r = e.getBoundingClientRect();
-  return $$('.event').every(o => { const q = o.getBoundingClientRect(); return q.bottom <= r.top + 2 || q.top >= r.bottom - 2; }); })"""
+  return $$('.event').every(o => {
+    const q = o.getBoundingClientRect();
+    return q.bottom <= r.top + 2 || q.top >= r.bottom - 2; }); })"""
 
 def half_hours(
     length: str,  # '1.5 hours', '90 mins'

@@ -43,7 +43,8 @@ def circle(
     n: int = 16,
 ) -> list[tuple[float, float]]:
     "`n` points on a circle, the first one again at the end."
-    return [(x + radius * math.cos(2 * math.pi * i / n), y + radius * math.sin(2 * math.pi * i / n)) for i in range(n + 1)]
+    angles = [2 * math.pi * i / n for i in range(n + 1)]
+    return [(x + radius * math.cos(a), y + radius * math.sin(a)) for a in angles]
 
 @oracle('draw-circle')
 async def draw_circle(session, spec: TaskSpec) -> AsyncIterator[Action]:
@@ -52,7 +53,8 @@ async def draw_circle(session, spec: TaskSpec) -> AsyncIterator[Action]:
     yield await click_on(session, "$('#controls button')")
 
 # %% ../../../nbs/20_tasks/10_miniwob/45_oracles_motion.ipynb #0ec83eea
-ANGLES = {'6': (88, None), '1': (264, None), '5': (0, 86), '4': (0, 177), '3': (0, 269), '2': (0, 359)}  # side -> tilt, turn, degrees
+ANGLES = {   # side -> tilt and turn, degrees
+    '6': (88, None), '1': (264, None), '5': (0, 86), '4': (0, 177), '3': (0, 269), '2': (0, 359)}
 
 def turn_by(
     now: float,   # degrees

@@ -20,9 +20,12 @@ from .task import oracle
 # %% ../../../nbs/20_tasks/10_miniwob/15_oracles_shapes.ipynb #940bfb25
 FIGURES = '''$$('#area_svg > *').map(e => {
   const tag = e.tagName, t = e.textContent, shape = {rect: 'rectangle', circle: 'circle', polygon: 'triangle'}[tag];
-  const px = {rect: e => e.getAttribute('width'), circle: e => 2 * e.getAttribute('r'), polygon: e => e.getBBox().width};
+  const px = {
+    rect: e => e.getAttribute('width'), circle: e => 2 * e.getAttribute('r'), polygon: e => e.getBBox().width};
   const size = tag === 'text' ? parseFloat(e.getAttribute('font-size')) : +px[tag](e);
-  return {color: e.getAttribute('fill'), size: size > 15 ? 'large' : 'small', names: ['item', shape ? 'shape' : /[0-9]/.test(t) ? 'digit' : 'letter', shape || t]} })'''
+  return {
+    color: e.getAttribute('fill'), size: size > 15 ? 'large' : 'small',
+    names: ['item', shape ? 'shape' : /[0-9]/.test(t) ? 'digit' : 'letter', shape || t]} })'''
 
 def described(
     figures: list[dict],  # what `FIGURES` gives
@@ -54,8 +57,12 @@ async def identify_shape(session, spec: TaskSpec) -> AsyncIterator[Action]:
 
 # %% ../../../nbs/20_tasks/10_miniwob/15_oracles_shapes.ipynb #972195c9
 RADII = '''(() => { const c = $('#c'), p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
-  const dark = (a, r) => p[4 * (Math.round(50 + r * Math.sin(a)) * c.width + Math.round(75 + r * Math.cos(a))) + 3] > 127;
-  return [...Array(360).keys()].map(d => { let r = 0; while (r < 45 && !dark(d * Math.PI / 180, r)) r += .25; return r; }); })()'''
+  const at = (a, r) => Math.round(50 + r * Math.sin(a)) * c.width + Math.round(75 + r * Math.cos(a));
+  const dark = (a, r) => p[4 * at(a, r) + 3] > 127;
+  return [...Array(360).keys()].map(d => {
+    let r = 0;
+    while (r < 45 && !dark(d * Math.PI / 180, r)) r += .25;
+    return r; }); })()'''
 
 def sides(
     radii: list[float],  # distance from the middle to the line, one a degree

@@ -13,7 +13,8 @@ import re
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..oracle_helpers import SUBMIT, at, centre, click_on, drag, fields, look, point_in_box, type_into, wait_until
+from ..oracle_helpers import (
+    SUBMIT, at, centre, click_on, drag, fields, look, point_in_box, type_into, wait_until)
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/25_oracles_text.ipynb #d89707ca
@@ -134,7 +135,8 @@ async def scroll_text(session, spec: TaskSpec) -> AsyncIterator[Action]:
 @oracle('scroll-text-2')
 async def scroll_text_2(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Scroll to the end asked for, and submit."
-    async for action in scroll_area(session, "$('#text-area')", dict(top='up', bottom='down')[fields(spec)['target']]): yield action
+    way = dict(top='up', bottom='down')[fields(spec)['target']]
+    async for action in scroll_area(session, "$('#text-area')", way): yield action
     yield await click_on(session, SUBMIT)
 
 @oracle('sign-agreement')
@@ -149,7 +151,8 @@ async def sign_agreement(session, spec: TaskSpec) -> AsyncIterator[Action]:
 EDGES = '''(e => {
   const walk = document.createTreeWalker(e, NodeFilter.SHOW_TEXT), letters = [];
   while (walk.nextNode()) [...walk.currentNode.data].forEach((c, i) => letters.push([walk.currentNode, i, c]));
-  const all = letters.map(l => l[2]).join(''), start = x ? (' ' + all + ' ').search(new RegExp('\\\\s' + x.replace(/[.]/g, '\\\\.') + '\\\\s')) : 0;
+  const all = letters.map(l => l[2]).join('');
+  const start = x ? (' ' + all + ' ').search(new RegExp('\\\\s' + x.replace(/[.]/g, '\\\\.') + '\\\\s')) : 0;
   const [a, b] = [letters[start], letters[start + (x || all.trimEnd()).length - 1]].map(([node, i]) => {
     const r = document.createRange(); r.setStart(node, i); r.setEnd(node, i + 1); return r.getBoundingClientRect(); });
   return [[a.left, a.top + a.height / 2], [b.right, b.top + b.height / 2]]; })'''

@@ -29,7 +29,8 @@ async def button_delay(session, spec: TaskSpec) -> AsyncIterator[Action]:
     yield await click_on(session, "$('#subbtn2')")
 
 # %% ../../../nbs/20_tasks/10_miniwob/50_oracles_timing.ipynb #ace4ebb4
-FLYING = """(boxes => boxes.map(r => [r.left + r.width / 2, r.top + r.height / 2]).find(([x, y]) => x > 12 && x < 148 && y > 52 && y < 205))(
+FLYING = """(boxes => boxes.map(r => [r.left + r.width / 2, r.top + r.height / 2]).find(
+    ([x, y]) => x > 12 && x < 148 && y > 52 && y < 205))(
   $$('svg .item').map(e => e.getBoundingClientRect()))"""
 
 @oracle('moving-items')

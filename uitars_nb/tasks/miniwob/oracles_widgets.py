@@ -13,7 +13,8 @@ import re
 from collections.abc import AsyncIterator
 
 from ...core.types import Action, TaskSpec
-from ..oracle_helpers import SUBMIT, click_on, drag, fields, look, point_in_box, scroll_and_click, scroll_to, type_into, wait_until
+from ..oracle_helpers import (
+    SUBMIT, click_on, drag, fields, look, point_in_box, scroll_and_click, scroll_to, type_into, wait_until)
 from .task import oracle
 from .oracles_text import fill
 
@@ -33,7 +34,9 @@ async def set_slider(
     if value == goal: return
     f = round((goal - low) / (high - low) * parts) / parts
     if abs(value - goal) <= (high - low) / parts: yield await click_on(session, handle)
-    else: yield drag(await point_in_box(session, handle), await point_in_box(session, slider, *((.5, 1 - f) if vertical else (f, .5))))
+    else:
+        place = (.5, 1 - f) if vertical else (f, .5)
+        yield drag(await point_in_box(session, handle), await point_in_box(session, slider, *place))
     while (value := (await look(session, f'{FACTS}({slider})'))[0]) != goal:
         yield Action('hotkey', dict(key='right' if value < goal else 'left'))
 
@@ -98,7 +101,9 @@ async def use_colorwheel(session, spec: TaskSpec) -> AsyncIterator[Action]:
     yield await click_on(session, SUBMIT)
 
 # %% ../../../nbs/20_tasks/10_miniwob/30_oracles_widgets.ipynb #45cca20c
-MONTH = """(m => m && new Date(text($('.ui-datepicker-month')) + ' 1, ' + text($('.ui-datepicker-year'))).getMonth() + 1)($('.ui-datepicker-month'))"""
+MONTH = (
+    "(m => m && new Date(text($('.ui-datepicker-month')) + ' 1, ' + text($('.ui-datepicker-year'))).getMonth() + 1)"
+    "($('.ui-datepicker-month'))")
 CALM = "$('.ui-datepicker-calendar') && !jQuery(':animated').length"
 
 async def choose_day(
@@ -118,7 +123,8 @@ async def choose_day(
 @oracle('choose-date', 'choose-date-easy', 'choose-date-medium', 'choose-date-nodelay')
 async def choose_date(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Choose the day, and submit."
-    async for action in choose_day(session, "$('#datepicker')", int(fields(spec)['month']), int(fields(spec)['day'])): yield action
+    month, day = int(fields(spec)['month']), int(fields(spec)['day'])
+    async for action in choose_day(session, "$('#datepicker')", month, day): yield action
     yield await click_on(session, SUBMIT)
 
 # %% ../../../nbs/20_tasks/10_miniwob/30_oracles_widgets.ipynb #091168a2
@@ -142,8 +148,11 @@ async def use_autocomplete(session, spec: TaskSpec) -> AsyncIterator[Action]:
     yield await click_on(session, SUBMIT)
 
 # %% ../../../nbs/20_tasks/10_miniwob/30_oracles_widgets.ipynb #446f2d75
-BEST = """(rows => { const n = rows.map(r => +$(x[0], r).getAttribute(x[1])); return n.indexOf(Math[x[2]](...n)); })($$('.flight'))"""
-MEASURES = dict(cheapest=('data-price', 'min'), shortest=('data-duration', 'min'), longest=('data-duration', 'max'), most=('data-price', 'max'))
+BEST = """(rows => {
+  const n = rows.map(r => +$(x[0], r).getAttribute(x[1]));
+  return n.indexOf(Math[x[2]](...n)); })($$('.flight'))"""
+MEASURES = dict(cheapest=('data-price', 'min'), shortest=('data-duration', 'min'),
+                longest=('data-duration', 'max'), most=('data-price', 'max'))
 
 async def buy_best(
     session,
@@ -205,11 +214,14 @@ async def form_sequence_2(session, spec: TaskSpec) -> AsyncIterator[Action]:
 async def form_sequence_3(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Open the drawn menu, choose the entry, and click the button."
     yield await click_on(session, "$('.selectric')")
-    async for action in scroll_and_click(session, "byText('.selectric-items li', x)", fields(spec)['dropdown target']): yield action
+    item, target = "byText('.selectric-items li', x)", fields(spec)['dropdown target']
+    async for action in scroll_and_click(session, item, target): yield action
     yield await click_on(session, "byText('#buttons button', x)", fields(spec)['button target'])
 
 # %% ../../../nbs/20_tasks/10_miniwob/30_oracles_widgets.ipynb #3e52ad3e
-QUESTION = "$$('#area input').find(e => new RegExp('{}', 'i').test(e.closest('p, .row, tr, .field, .ui-entry').textContent))"
+QUESTION = (
+    "$$('#area input').find(e => new RegExp('{}', 'i').test("
+    "e.closest('p, .row, tr, .field, .ui-entry').textContent))")
 
 @oracle('multi-layouts', 'multi-orderings')
 def multi_layouts(session, spec: TaskSpec) -> AsyncIterator[Action]:
