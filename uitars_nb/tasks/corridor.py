@@ -21,7 +21,7 @@ def rooms(
     seed: int,
     n: int,      # number of rooms
 ) -> list[dict]:
-    """{'door': (x, y), 'key': (x, y) or None, 'floor': colour} for each room. Raises `ValueError` for fewer than
+    """Return {'door': (x, y), 'key': (x, y) or None, 'floor': colour} of each room. Raises `ValueError` for fewer than
     two rooms."""
     if n < 2:
         raise ValueError(f'a corridor has two rooms at least, not {n}: '
@@ -47,24 +47,24 @@ class Corridor:
 
     @property
     def max_steps(self) -> int:
-        "Step budget: the key, every door, and a few detours."
+        "Step budget: the key, every door, and a few extra steps."
         return self.rooms + 5
 
     async def setup(self, session, spec: TaskSpec) -> TaskSpec:
-        "Open the page in the first room. Returns the spec with its instruction."
+        "Open the page in the first room. Return the spec with its instruction."
         await session.start(own_page('corridor'), again=True)
         await session.evaluate('rooms => begin(rooms)', rooms(spec.seed, self.rooms))
         return replace(spec, instruction=INSTRUCTION)
 
     async def verify(self, session, spec: TaskSpec) -> Outcome:
-        "Reward 1 behind the last door, 0 before it."
+        "Return reward 1 behind the last door, else 0."
         state = await session.evaluate(STATE)
         if state is None: return Outcome(done=True, info=dict(reason='left the page'))
         if state['opened'] is None: return Outcome(info=dict(room=state['room'] + 1, key=state['key']))
         return Outcome(float(state['opened']), state['opened'], True, dict(key=state['key']))
 
     async def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
-        "Takes the key and opens every door."
+        "Yield a click on the key and on every door."
         for id in ['key'] + ['door'] * self.rooms: yield await click_on(session, '$(x)', f'#{id}')
 
 # %% ../../nbs/20_tasks/40_corridor.ipynb #3326a1e6
