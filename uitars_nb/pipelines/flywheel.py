@@ -29,7 +29,7 @@ class FlywheelJob:
     instances: int = 30         # of each task, new ones in each cycle
     first: int = 1000           # the first cycle's first; those before it may have been shown to the start
     temperature: float = 1.     # of the actions
-    reward: str = 'verifier'    # V(s), as `flywheel.rewards.named_reward` takes it
+    reward: str = 'verifier'    # V(s), as `flywheel.reward_names.named_reward` takes it
     ct_steps: int = 10          # of continual training on what failed; 0: it waits in its pool
     ct_every: int = 1           # cycles
     steps: int = 30             # of supervised fine-tuning
@@ -68,7 +68,7 @@ def resolve_flywheel(
     from uitars_nb.core.store import Store
     from uitars_nb.evaluation.evaluate import plan
     from uitars_nb.flywheel.examples import stored_of_split
-    from uitars_nb.flywheel.rewards import named_reward
+    from uitars_nb.flywheel.reward_names import named_reward
     import uitars_nb.tasks.session_pools   # all of them
     job = resolve_job(MainJob(wheel.suite, wheel.start, steps=wheel.steps, batch=wheel.batch, lr=wheel.lr, rollouts=wheel.rollouts,
                               practice_lr=wheel.practice_lr, frozen=wheel.frozen))
@@ -106,7 +106,7 @@ def route_and_log(
     "Route episodes, and note P(V=1) of all cycles in `pass_rates.csv`; this one's in a line."
     from uitars_nb.core.runs import write_atomic
     from uitars_nb.core.store import Store
-    from uitars_nb.flywheel.rewards import named_reward
+    from uitars_nb.flywheel.reward_names import named_reward
     from uitars_nb.flywheel.routing import pools, route, pass_rates
     from uitars_nb.sandbox.base import run
     done = run(route(Store(episodes_in(where)), named_reward(wheel.reward), out / 'pools', cycle))

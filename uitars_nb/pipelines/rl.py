@@ -37,7 +37,7 @@ class RLJob:
     revisit: float = 0.            # share of the instances that were played before and whose samples differed
     lora: int = 0                  # rank of a new LoRA adapter; 0: the model itself learns
     frozen: tuple[str, ...] = ()   # beginnings of the names of frozen parameters
-    reward: str = 'verifier'       # as `flywheel.rewards.named_reward` takes it
+    reward: str = 'verifier'       # as `flywheel.reward_names.named_reward` takes it
     demos: tuple[Path, ...] = ()   # demonstrations to replay
     settings: tuple[str, ...] = ()   # NAME=VALUE of other fields of `train.ppo.PPOConfig`
     max_tokens: int = REPLY        # of a reply
@@ -93,7 +93,7 @@ def run_rl(
     out: Path,   # the run's directory; resumed where it exists
 ) -> Path:
     "Pretrain the critic and train the policy; its directory. Raises `ValueError` or `FileNotFoundError` before anything is played."
-    from uitars_nb.flywheel.rewards import named_reward
+    from uitars_nb.flywheel.reward_names import named_reward
     from uitars_nb.tasks.base import suite as instances
     from uitars_nb.train.reinforce import choose_hardware, pretrain_value, reinforce
     from uitars_nb.train.sft import check_start

@@ -21,7 +21,7 @@ from .miniwob.task import BROWSER
 def screens_of(
     names: Iterable[str],  # names of tasks
 ) -> dict:
-    "Versions of Chromium and fonts, on which screens depend; {} if Chromium is missing and all tasks have an opener."
+    "Return the versions of Chromium and fonts, which shape screens; {} without Chromium if all tasks have an opener."
     try: return versions()
     except FileNotFoundError:   # Chromium is missing; tasks with an opener do not need it
         if all(opener_of(o) for o in names): return {}
@@ -32,7 +32,7 @@ def pool_for(
     browsers: int = 1,     # Chromium processes
     pages: int = 1,        # sessions in each browser; an opener gets browsers * pages sessions
 ):
-    "An unopened pool. Raises `ValueError` if the tasks have different openers, `KeyError` for an unknown task."
+    "Return an unopened pool. Raises `ValueError` for tasks with different openers, `KeyError` for an unknown task."
     openers = {}
     for name in names: openers.setdefault(opener_of(name), name)
     if len(openers) > 1:
@@ -42,16 +42,16 @@ def pool_for(
     return SessionPool(opener, browsers * pages) if opener else BrowserPool(BROWSER, browsers, pages)
 
 # %% ../../nbs/20_tasks/60_session_pools.ipynb #3fb94f69
-OWN = 'UITARS_TASKS'   # of the environment: modules that register tasks, with commas between them
+OWN = 'UITARS_TASKS'   # environment variable: comma-separated modules that register tasks
 
 def load_own(
-    modules: str,   # names, with commas between them
+    modules: str,   # comma-separated names
 ):
-    "Import modules that register tasks. Raises `FileNotFoundError` for one that there is not."
+    "Import modules that register tasks. Raises `FileNotFoundError` for a missing one."
     for name in filter(None, map(str.strip, modules.split(','))):
         try: importlib.import_module(name)
         except ModuleNotFoundError as e:
-            if e.name != name: raise   # something that it needs
+            if e.name != name: raise   # a dependency of the module is missing
             raise FileNotFoundError(f'{OWN} names {name}, which Python does not find: put its folder on the path, '
                                     'PYTHONPATH=. for this one') from e
 
