@@ -40,7 +40,8 @@ from .collector import Collector, NothingToLearn
 from .devices import compile_layers, in_precision, is_distributed, full_state
 from .optim import full_tensor
 from .ppo import PPO, PPOConfig
-from .sft import STRATEGIES, faster_precision
+from .sft import STRATEGIES
+from .supervised import faster_precision
 from .value import ValueConfig, ValuePretraining
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #c88d8f86
