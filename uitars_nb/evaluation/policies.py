@@ -111,15 +111,20 @@ async def make_player(
     from uitars_nb.model.checkpoints import fetch
     from uitars_nb.model.engine.engine import Engine
     from uitars_nb.model.policy import Policy
-    from uitars_nb.model.remote import RemoteEngine
     from uitars_nb.model.engine.sampling import Sampling
     sampling = Sampling(temperature, top_p, max_tokens, seed)
     if is_server(name):
-        url, _, model = name.partition('#')
-        async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine:
-            about = await engine.about()
-            engine.token_parts = 'weights' in about   # this package's server accepts past replies as tokens
-            yield PolicyAgent.served(engine, about, sampling, dialect, context)
+        async with _remote(name) as (engine, about): yield PolicyAgent.served(engine, about, sampling, dialect, context)
         return
     policy = Policy.to_play(fetch(name), dtype=dtype, dialect=dialect or None)
     async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling, context)
+
+@asynccontextmanager
+async def _remote(name):
+    "The engine of a server, and what the server reports about itself."
+    from uitars_nb.model.remote import RemoteEngine
+    url, _, model = name.partition('#')
+    async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine:
+        about = await engine.about()
+        engine.token_parts = 'weights' in about   # this package's server accepts past replies as tokens
+        yield engine, about

@@ -225,6 +225,7 @@ class Journal:
         return RolloutBatch(line['number'], trajs, rewards, again=True, failures=failures, lost=lost,
                             **line.get('left', {}))
 
+# %% ../../nbs/70_train/24_collector.ipynb #7fa9b329
 def forget_unknown(
     store: Store,
     known: set[str],   # ids of the journal

@@ -125,8 +125,8 @@ def gather_over_devices(
 def average_gradients(
     parameters: Iterable[nn.Parameter],
 ):
-    """Average gradients over devices in place; a missing gradient counts as zero. Sharded parameters (FSDP) are averaged
-    already."""
+    """Average gradients over devices in place; a missing gradient counts as zero.
+    Gradients of sharded parameters (FSDP) are averaged already."""
     if not is_distributed(): return
     for p in parameters:
         if not p.requires_grad: continue
@@ -140,6 +140,7 @@ def local_backward(
 ) -> Callable[[torch.Tensor], None]:
     "The module's backward pass without synchronisation between devices."
     def backward(loss):
+        "Backward pass of a loss."
         strategy = module.trainer.strategy
         waits = isinstance(strategy, DDPStrategy)
         with strategy.block_backward_sync() if waits else contextlib.nullcontext(): module.manual_backward(loss)

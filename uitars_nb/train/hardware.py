@@ -70,6 +70,7 @@ class Ends(L.Callback):
         "Install the signal handler; Lightning restores the previous one after training."
         if threading.current_thread() is not threading.main_thread(): return
         def end(signum, frame):
+            "Signal handler: end the process."
             signal.signal(signum, signal.SIG_IGN)   # trajectories are being stored: ignore further signals
             if trainer.strategy.launcher is not None: trainer.strategy.launcher.kill(signum)
             raise SystemExit(128 + signum)

@@ -105,6 +105,7 @@ def response_states(
 ) -> tuple[torch.Tensor, torch.Tensor]:   # (N,) as `old_logps`; (N, D) inputs of a shared critic
     "Log-probabilities and the hidden states under the head, from one pass."
     def ask(batch):
+        "(n, 1 + D): log-probability and hidden state of each response token."
         with capture_head_inputs(policy.model) as states:
             logp = token_logps(*part_logits(policy, batch, temperature))
         return torch.cat([logp[:, None], states[0].float()], 1)

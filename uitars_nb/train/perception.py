@@ -120,13 +120,12 @@ class PerceptionPretraining(L.LightningModule):
         "Muon with AdamW, and the learning-rate schedule."
         c = self.config
         optimizer = MuonAdamW(groups(self.named_parameters(), c.lr, .01, outer=1.))
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: lr_scale(step, c.steps, c.warmup, c.lr_decay))
+        scale = lambda step: lr_scale(step, c.steps, c.warmup, c.lr_decay)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
         return dict(optimizer=optimizer, lr_scheduler=dict(scheduler=schedule, interval='step'))
 
     def forward(self, pixels: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-        """Logits of characters, kinds, colours and marks, each (B, C, H', W'): predicted by cells, and by the image
-        tokens of the first screens."""
+        "Logits in the order of `LABELS`, each (B, C, H', W'): of the cells, and of the first screens' image tokens."
         fine = self.stem.cells(ink(pixels))
         reads = self.stem.reads(fine)
         few = slice(0, max(1, len(fine) // self.config.every))
@@ -176,7 +175,8 @@ def pretrain_perception(
     sizes = {Path(o).stem: Path(o).stat().st_size for o in shards}
     made = Run(path, dict(asdict(config), shards=sizes, start=policy.weights))
     if (path/'policy').exists(): return path/'policy'
-    batches, module = Screens(map(load_pages, shards), c.batch, c.seed), PerceptionPretraining(policy.model.stem, config)
+    batches = Screens(map(load_pages, shards), c.batch, c.seed)
+    module = PerceptionPretraining(policy.model.stem, config)
     trainer = _fit(module, batches, path, callbacks, progress)
     policy.model.eval()
     policy.save(path/'policy')

@@ -76,6 +76,7 @@ class RolloutFeed(L.LightningDataModule):
         self.collector.leave(self.actor.rest())   # before the browsers end, which may take too long after SIGTERM
         self.actor.close(3.)
 
+# %% ../../nbs/70_train/32_reinforce.ipynb #74c44850
 def device_config(
     config: ActorConfig,
     rank: int,        # of the device among all
@@ -195,6 +196,7 @@ class Fixed(L.Callback):
         "Report the batch as an update without new weights."
         self.feed.actor.publish(None, len(module.losses))
 
+# %% ../../nbs/70_train/32_reinforce.ipynb #a141421d
 def pretrain_value(
     policy: str | Path,                       # a checkpoint's directory; this policy plays and is not trained
     path: str | Path,                         # the run's directory

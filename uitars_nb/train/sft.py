@@ -293,7 +293,7 @@ def fit(
     config: SFTConfig = SFTConfig(),
     weights: Mapping[str, float] | None = None,      # shares of the sources; without, in proportion to their sizes
     validation: Source | None = None,                # of the validation split
-    evaluate=None,                                   # async: policy -> dict of metrics, every `config.online_every` steps
+    evaluate=None,                                   # async: policy -> metrics, every `config.online_every` steps
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:

@@ -85,7 +85,7 @@ class Objective:
     mean: Mean = 'token'           # or 'sequence'
     entropy: float = 0.            # weight of the entropy bonus
     kl: float = 0.                 # weight of the divergence from the reference policy
-    positive_nll: float = 0.       # weight of the mean NLL of successful trajectories' tokens, malformed replies left out
+    positive_nll: float = 0.       # weight of the mean NLL of well-formed replies in successful trajectories
     dual_clip: float | None = 3.   # ratio beyond which the loss of a token with negative advantage grows no further
     temperature: float = 1.        # sampling temperature of the replies
     top_p: float = 1.              # of the sampling; log-probabilities use the whole vocabulary, gradients the nucleus
