@@ -67,7 +67,8 @@ def plot_success(
 
 # %% ../../nbs/80_evaluation/20_report.ipynb #f7dbb399
 STOP_COLORS = dict(zip([o.value for o in StopReason if not o.is_environment],
-                       ['#2a6f4e', '#8d99ae', '#b8a9c9', '#1f6f8b', '#e0a458', '#c98b5b', '#a0522d', '#6d597a', '#bc8f8f']))
+                       ['#2a6f4e', '#8d99ae', '#b8a9c9', '#1f6f8b', '#e0a458', '#c98b5b', '#a0522d', '#6d597a',
+                        '#bc8f8f']))
 
 def plot_stops(
     tables: Mapping[str, pd.DataFrame],  # policy -> table by task with a column per stop reason
