@@ -152,7 +152,7 @@ def target_cells(
 def soften(
     screen: np.ndarray,  # uint8 (h, w, 3)
     keep: int = 32,      # px; colours that cover at least this stay unchanged
-    levels: int = 8,     # levels a channel for other colours
+    levels: int = 8,     # levels per channel for other colours
 ) -> np.ndarray:
     "Return `screen` with its rare colours rounded."
     code, where, count = np.unique(_codes(screen), return_inverse=True, return_counts=True)

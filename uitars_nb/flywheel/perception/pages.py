@@ -90,7 +90,7 @@ async def label_screen(
     "Return the labelled page that the session shows. Raises `RuntimeError` if the page cannot be labelled."
     source, (w, h) = reading_file('labels.js').read_text(), session.config.size
     labels = await session.evaluate(f'{source}; labels(document.body, [0, 0, {w}, {h}])')
-    if labels is None: raise RuntimeError('the page does not say what stands on it: a dialog may hold it')
+    if labels is None: raise RuntimeError('the page returned no labels: a dialog may block it')
     return page_of((await session.observe()).screenshot, labels, **more)
 
 # %% ../../../nbs/60_flywheel/00_perception/05_pages.ipynb #87b47217
@@ -108,8 +108,8 @@ async def label_task(
     split: str = 'train',       # required split of every seed
     every: int = 20,            # seeds between page loads
 ) -> AsyncIterator[LabelledPage]:
-    """Yield the first screens of a task; on every second one some controls were used. Raises `ValueError` for a seed
-    of another split."""
+    """Yield the first screens of a task; on every second screen some controls have been used at random. Raises
+    `ValueError` for a seed of another split."""
     _all_of(split, name, seeds)
     for i, seed in enumerate(seeds):
         if i % every: said = await session.evaluate(ANEW, dict(seed=seed))

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from . import pointing
-from . import telling  # importing it fills FAMILIES
+from . import telling  # importing both modules fills FAMILIES
 from .labels import SHAPES, Element, LabelledPage
 from .words import FAMILIES, Question, element_word, hits, unique_items
 
@@ -35,7 +35,7 @@ def changes(
     before: LabelledPage,
     after: LabelledPage,
 ) -> list[str]:
-    "Return the differences of the second screen, in words."
+    "Return the differences between two screens in words, one per entry."
     old, new = ({_same(o): o for o in unique_items(_things(page), _same)} for page in (before, after))
     told = [text for k in old if k in new for text in _differs(old[k], new[k])]
     gone, came = ([_named(d[k]) for k in d if k not in e] for d, e in ((old, new), (new, old)))
