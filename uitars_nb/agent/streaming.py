@@ -62,8 +62,8 @@ class TooManyFailures(RuntimeError): "Too many attempts ended in environment fai
 class FailureMonitor:
     "Tracks the latest attempts. Raises `TooManyFailures` if too many ended in environment failures."
     def __init__(self,
-                 most: float = .5,     # tolerated share of environment failures
-                 window: int = 40,     # number of latest attempts
+        most: float = .5,     # tolerated share of environment failures
+        window: int = 40,     # number of latest attempts
     ):
         self.most, self.stops = most, deque(maxlen=window)
 

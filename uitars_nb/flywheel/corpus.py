@@ -95,7 +95,7 @@ def write_corpus(
     name: str = '0000',         # prefix of the shard names, one for each writing process
     vocabulary: str = '',       # fingerprint of the vocabulary
     split: str = 'train',       # required split of all examples
-    size: int = 16384,          # examples a shard
+    size: int = 16384,          # examples per shard
 ) -> list[Path]:
     "Write shards and return their paths. Raises `ValueError` if an example is not of `split`."
     shards, filling = [], ShardBuilder()
@@ -203,7 +203,7 @@ class Corpus:
     def __init__(self,
         path: str | Path,
         split: str = 'train',
-                 vocabulary: str = '',  # fingerprint of the policy's vocabulary; '': any
+        vocabulary: str = '',  # fingerprint of the policy's vocabulary; '': any
     ):
         self.path, self.split, self.vocabulary = Path(path), split, vocabulary
         self.shards = [Shard(o) for o in sorted(self.path.glob('*.safetensors'))]

@@ -57,12 +57,12 @@ def same_vocabulary(
     completion: Completion | None,
 ) -> bool:
     "Return whether the policy's vocabulary decodes a completion to its text."
-    if completion is None or not len(
-        completion.ids) or completion.ids.min() < 0 or completion.ids.max() >= len(policy.processor.tokenizer):
+    if (completion is None or not len(completion.ids) or completion.ids.min() < 0
+        or completion.ids.max() >= len(policy.processor.tokenizer)):
         return False
-    return strip_ends(policy.decode(completion.ids),
-                      # a server omits the end token from the text
-                      policy.dialect.ends) == strip_ends(completion.text, policy.dialect.ends)
+    # without end tokens, which a server omits from the text
+    return (strip_ends(policy.decode(completion.ids), policy.dialect.ends)
+            == strip_ends(completion.text, policy.dialect.ends))
 
 def foreign(
     step: Step,
@@ -161,8 +161,8 @@ def trajectory_examples(
     reply: int = REPLY,   # tokens reserved for the reply
 ) -> list[TrainingExample]:
     """Return the examples of an episode of any split. If a script or a person took over from a model, only their steps
-    become examples. Left out are, in a failed episode, steps in which a script gave up, and rewritten steps that call
-    a function that only its session offered."""
+    become examples. Omits rewritten steps that call a function of their session (see `foreign`), and the steps of a
+    failed episode in which a script gave up."""
     steps = [own_reply(s, policy) for s in traj.steps]
     learned = [k for k in _taught(traj) if steps[k].actions and not steps[k].error
                and (steps[k] is traj.steps[k] or not foreign(steps[k]))

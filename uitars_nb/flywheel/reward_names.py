@@ -26,14 +26,14 @@ def outcome_reward(
 def can_judge(
     found: Any,   # what the user's module holds under the name
 ) -> bool:
-    "Return whether it can be called with a trajectory as it is: an async function, or an instance with `__call__`."
+    "Return whether the object is itself a reward source: an async function, or an instance with `__call__`."
     if inspect.iscoroutinefunction(found): return True
     return callable(found) and not isinstance(found, type) and not inspect.isroutine(found)
 
 def can_make(
     found: Any,
 ) -> bool:
-    "Return whether it can be called without arguments."
+    "Return whether the object can be called without arguments."
     if not callable(found): return False
     parameters = inspect.signature(found).parameters.values()
     return not any(o.default is o.empty and o.kind < o.VAR_POSITIONAL for o in parameters)

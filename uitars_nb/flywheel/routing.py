@@ -81,8 +81,8 @@ COLUMNS = ['cycle', 'task', 'n', 'passed', 'solved']
 def pass_rates(
     path: str | Path,   # directory of the flywheel's data
 ) -> pd.DataFrame:
-    """Return a row a cycle and task: `n` trajectories, `passed` (V(s) = 1), and `solved` (successes by the task's own
-    outcome)."""
+    """Return one row per cycle and task: `n` trajectories, `passed` (V(s) = 1), and `solved` (successes by the task's
+    own outcome)."""
     rows = [Store(o).index() for name in POOLS for o in nonempty_pools(path, name)]
     if not rows: return pd.DataFrame(columns=COLUMNS)
     index = pd.concat(rows, ignore_index=True)

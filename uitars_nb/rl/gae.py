@@ -73,7 +73,7 @@ def deltas(
                          value_BT[response_BT].to(torch.promote_types(value_BT.dtype, torch.float32)))
     if (reward_BT.count_nonzero() > reward_N.count_nonzero()
             and reward_BT.masked_fill(response_BT, 0.).abs().nansum() > 0):
-        raise ValueError('a reward lies on a token that is not a response token: '
+        raise ValueError("a reward lies on a token that is not the policy's: "
                          '`place_rewards` puts it on the last response token before')
     length_B, next_N = response_BT.sum(1), value_N.roll(-1)
     next_N[_ends(length_B)] = 0. if last_value_B is None else last_value_B[length_B > 0].to(next_N.dtype)

@@ -49,7 +49,7 @@ def point_targets(
     names: tuple[np.ndarray, np.ndarray],   # as `point_ids` returns them
     size: tuple[int, int],                  # height, width of the newest screen
 ) -> list[tuple[int, int]]:
-    "For each point in the response tokens: the position that predicts it, and the cell in which it lies."
+    "For each point in the response tokens: the position (0 to T) that predicts it, and the cell in which it lies."
     return [(int(t) - 1, _cell(ids, t, names, size)) for t in _points(ids, own, names)]
 
 def _points(ids, where, names):
