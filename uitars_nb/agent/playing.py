@@ -92,9 +92,9 @@ def run_actor(
 ):
     "Run the actor until the pipe closes: send trajectories, receive weights. Errors are sent as ('failed', message)."
     try: asyncio.run(_play(conn, config))
-    except BaseException as e: _tell(conn, ('failed', f'{type(e).__name__}: {e}'))
+    except BaseException as e: _send(conn, ('failed', f'{type(e).__name__}: {e}'))
 
-def _tell(conn, message):
+def _send(conn, message):
     try: conn.send(message)
     except OSError: pass
 

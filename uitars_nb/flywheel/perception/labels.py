@@ -83,9 +83,9 @@ def page_of(
 ) -> LabelledPage:
     "Return the labelled page from a browser's screenshot and labels."
     chars = np.array(said['chars'], np.int32).reshape(-1, 5)
-    return LabelledPage(np.ascontiguousarray(screen), chars, tuple(map(_said, said['elements'])), **more)
+    return LabelledPage(np.ascontiguousarray(screen), chars, tuple(map(_element_of_label, said['elements'])), **more)
 
-def _said(o):
+def _element_of_label(o):
     return Element(o['k'], tuple(o['b']), o['t'], o['l'], colour_name(o['c']), colour_name(o['i']), tuple(o['s']),
                    o['o'])
 

@@ -110,14 +110,14 @@ async def label_task(
 ) -> AsyncIterator[LabelledPage]:
     """Yield the first screens of a task; on every second screen some controls have been used at random. Raises
     `ValueError` for a seed of another split."""
-    _all_of(split, name, seeds)
+    _check_seeds(split, name, seeds)
     for i, seed in enumerate(seeds):
         if i % every: said = await session.evaluate(ANEW, dict(seed=seed))
         else: said = (await get_task(name).setup(session, TaskSpec(name, seed, split=split))).instruction
         if i % 2: await session.evaluate(PLAY, seed)
         yield await label_screen(session, source=name, seed=seed, instruction=said)
 
-def _all_of(split, name, seeds):
+def _check_seeds(split, name, seeds):
     for seed in seeds:
         if split_of(seed) != split: raise ValueError(f'{name}:{seed} is of the {split_of(seed)} split, not {split}')
 
@@ -131,7 +131,7 @@ async def label_episodes(
 ) -> AsyncIterator[LabelledPage]:
     """Yield the screens of oracle episodes in order, without the final screen after the task's end. Raises
     `ValueError` for a seed of another split."""
-    _all_of(split, name, seeds)
+    _check_seeds(split, name, seeds)
     task = get_task(name)
     for seed in seeds:
         spec = await task.setup(session, TaskSpec(name, seed, split=split))
