@@ -123,7 +123,7 @@ def summary_lines(
     start: int,                        # the lines cover the steps before it
     written: Mapping[int, str] = {},   # chunk number -> summary by a model
 ) -> Iterable[tuple[int, int, str]]:
-    "Yield (first step, last step, text): one entry a chunk if a model's summary of it exists, else one a step."
+    "Yield (first step, last step, text): one entry per chunk with a summary by a model, else one entry per step."
     for c in range(math.ceil(start / config.chunk)):
         a, b = c * config.chunk, min((c + 1) * config.chunk, start)
         if written.get(c) and b - a == config.chunk:

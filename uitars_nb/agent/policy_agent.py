@@ -145,7 +145,7 @@ class PolicyAgent:
     engine: ChatEngine
     dialect: Dialect
     sampling: Any                                            # sampling options with `max_tokens` and `seed`
-    config: MemoryConfig = MemoryConfig()                    # what prompts hold
+    config: MemoryConfig = MemoryConfig()                    # settings of the prompt memory
     count: Callable[[list[dict]], int] = estimate_tokens     # counts the tokens of messages, see `count_tokens`
     space: ActionSpace = field(default=ACTION_SPACE, repr=False)   # functions that it may call
     written: bool = False                                    # the model summarises older steps

@@ -151,7 +151,7 @@ async def drain(
     out: asyncio.Queue,
     workers: Sequence[asyncio.Future],
 ) -> AsyncIterator:
-    "Yield what the workers put into a queue; raise the error of the first that fails. Cancels all workers at the end."
+    "Yield the items that workers put into a queue; raise the first worker's error. Cancels all workers at the end."
     try:
         while True:
             get = asyncio.ensure_future(out.get())

@@ -135,7 +135,7 @@ def _same_parts(path, parts):
 LATER = 'dialect', 'model_type'   # keys that descriptions of older corpora lack
 
 def _agree(known, asked):
-    "Whether a part has the same inputs, as far as its description tells."
+    "Whether a part has the same inputs, by the keys that its description has."
     return (known is not None and asked is not None
             and compatible({k: asked[k] for k in LATER if k in asked} | known, asked))
 

@@ -59,7 +59,7 @@ async def route(
 ) -> Counter:
     """Route a store into the pools of a cycle. Return counts of 'ct', 'sft', 'known' (routed before), 'broken'
     (environment failures), 'waiting' and 'rejected' (held back). Raises `ValueError`, before routing, if a trajectory
-    is not of the training split; `RuntimeError` if the source fails, after routing what it has judged."""
+    is not of the training split; `RuntimeError` if the source fails, after routing the judged trajectories."""
     index, into = stored_of_split(store.index()), pools(path, cycle)
     known = {id for pool in into for id in pool.index().id}
     done = Counter(broken=int(index.env_failure.sum()), known=int(index.id.isin(known).sum()))

@@ -78,7 +78,7 @@ def arithmetic_text(
     rng: random.Random,
     problems: Sequence[Callable],   # of PROBLEMS
 ) -> tuple[str, str]:
-    "Return the question and the reply, one line a problem."
+    "Return the question and the reply, one line per problem."
     asked, said = zip(*(problem(rng) for problem in problems))
     return '\n'.join((ASKED, *asked)), '\n'.join(said)
 

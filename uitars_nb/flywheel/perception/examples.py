@@ -140,8 +140,8 @@ def change_example(
 def page_examples(
     pages: Iterable[LabelledPage],
     policy: Policy,
-    n: int = 8,                     # maximum questions a page
-    together: int = 1,              # maximum questions an example
+    n: int = 8,                     # maximum questions per page
+    together: int = 1,              # maximum questions per example
 ) -> Iterator[TrainingExample]:
     "Yield the examples of pages; the pages of an episode have to be in order."
     before = None
@@ -160,7 +160,7 @@ def shard_examples(
     policy: Policy,
     n: int = 8,
     split: str = 'train',
-    together: int = 1,             # maximum questions an example
+    together: int = 1,             # maximum questions per example
 ) -> Iterator[TrainingExample]:
     "Yield the examples of stored pages. Raises `ValueError` for a page of another split."
     for path in paths: yield from page_examples(load_pages(path, split), policy, n, together)

@@ -55,7 +55,7 @@ async def sheet_session(
 # %% ../../../nbs/60_flywheel/00_perception/05_pages.ipynb #dde13a6f
 async def render_sheet(
     session,                          # from `sheet_session`
-    seeds: Sequence[int],             # one seed a page
+    seeds: Sequence[int],             # one seed per page
     levels: float | Sequence[float] = 1.,  # 0 (few large words) to 1 (full); for all pages or each
     kind: str | None = None,          # only this kind: 'strings', or 'words' | 'colours' | 'boxes' for probes
 ) -> list[LabelledPage]:

@@ -76,7 +76,7 @@ def is_right(
 
 def tally(
     suite: Sequence[Probe],
-    answers: Sequence[str],  # one a probe
+    answers: Sequence[str],  # one per probe
     dialect: Dialect,        # dialect of the model
 ) -> dict[str, tuple[int, int]]:
     "Return kind of probe -> (number of right answers, number of answers)."

@@ -67,7 +67,7 @@ def point_rows(
     image: int,                                # id of an image token
     names: tuple[np.ndarray, np.ndarray],      # as `point_ids` returns them
     sizes: Sequence[tuple[int, int] | None],   # height, width of each row's newest screen; None without a screen
-    named_BT: np.ndarray | None = None,        # int: cell of what each token names, -1 if unknown
+    named_BT: np.ndarray | None = None,        # int: cell of the letter or element each token names, -1 if unknown
 ) -> dict[str, np.ndarray] | None:
     """`point_at`: int64 (n, 2), row and position of each query; `point_cell`: int64 (n,), its target cell;
     `sight`: int64 (B, K), positions of each row's newest image tokens, padded with -1. None without targets."""
