@@ -97,7 +97,7 @@ def split_features(
 def join_features(
     sights: Sequence[ImageEntry],  # encoded
 ) -> dict:
-    "The model input `mm_encoder_outputs`, with the images in order."
+    "The model input `mm_encoder_outputs` for these images, in order."
     parts = [o.features for o in sights]
     layers = lambda k: [list(o) for o in zip(*(p[k] for p in parts))]
     both = {k: layers(k) if isinstance(parts[0][k], list) else [p[k] for p in parts] for k in parts[0]}
