@@ -167,7 +167,7 @@ def must_wait(
     return bool(job.key) and any(worthwhile_prefix(job, job.begins(o.content)) > job.filled for o in others)
 
 # %% ../../../nbs/30_model/50_engine/20_batching.ipynb #5d09e7c1
-SHELF = 1 << 30   # bytes on a CPU, and at least on a GPU
+SHELF = 1 << 28   # bytes on a CPU, and at least on a GPU
 SHARE = .2        # of a GPU's free memory: one screen takes hundreds of MB in a large model
 
 def shelf_bytes(

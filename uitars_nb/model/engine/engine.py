@@ -140,7 +140,7 @@ class Engine:
         queue: int = 64,                # requests inside at a time, for each event loop; more wait
         context: int = 0,               # maximum number of tokens, prompt and reply together; 0: the model's
         prefix_bytes: int | None = None,   # limit of the prefix cache; None: 1 GiB, or a share of the GPU's free memory
-        image_bytes: int = 1 << 30,     # limit of the image cache
+        image_bytes: int = 1 << 28,     # limit of the image cache
         version: int = 0,               # of the weights
         threads: int = 0,               # of a forward pass on the CPU; 0: as elsewhere in the process
     ):

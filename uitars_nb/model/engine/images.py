@@ -108,7 +108,7 @@ class ImageCache:
     "Images and their features by content."
     def __init__(self,
         processor,                   # of the policy
-        nbytes: int = 1 << 30,       # memory limit of images and features
+        nbytes: int = 1 << 28,       # memory limit of images and features
         device='cpu',
     ):
         self.processor, self.device = processor, device
