@@ -75,7 +75,7 @@ def folders(
     readonly: Mapping[str, str],  # path in the jail -> path on the host
     writable: Mapping[str, str],  # path in the jail -> folder of the host
 ) -> list[str]:
-    "Arguments for writable folders and for what is shown of the host."
+    "Arguments for the writable folders and the visible files of the host."
     shm = ['--size', str(limits.tmp // 4), '--tmpfs', '/dev/shm', '--remount-ro', '/dev']
     home = [] if HOME in writable else ['--perms', '0700', '--size', str(limits.disk), '--tmpfs', HOME]
     tmp = ['--perms', '1777', '--size', str(limits.tmp), '--tmpfs', '/tmp', '--symlink', '/tmp', '/var/tmp']

@@ -112,7 +112,7 @@ def add_lease_routes(app: FastAPI) -> None:
         return told(manager, manager.lease(user, id))
 
 def add_owner_routes(app: FastAPI) -> None:
-    "Add the routes on which the owner of a lease looks, extends and releases."
+    "Add the routes for owners of leases: look, extend and release."
     manager = app.state.manager
 
     @app.get('/leases/{id}/look', responses=problems(401, 404, 503))
@@ -133,7 +133,7 @@ def add_owner_routes(app: FastAPI) -> None:
 
 # %% ../../../nbs/10_sandbox/60_manager/55_api.ipynb #e678c740
 def add_status_routes(app: FastAPI) -> None:
-    "Add the routes that say how the manager is."
+    "Add the routes for the state of the manager."
     manager = app.state.manager
 
     @app.get('/pools', responses=problems(401))
@@ -188,7 +188,7 @@ class ClientLine(UserCalls):
     def __init__(self, ws: WebSocket, manager: Manager, user: str):
         super().__init__(manager, user)
         self.ws, self.outbox, self.tasks = ws, Outbox(), set()   # tasks: requests that are open
-        self.room, self.deaf = asyncio.Event(), False            # room: there is some; deaf: nothing can be sent
+        self.room, self.deaf = asyncio.Event(), False            # room: set when a request may begin; deaf: the client receives no more
 
     def say(self, message: dict) -> None: "Send a message, with all others that are ready."; self.outbox.put(message)
 
@@ -205,7 +205,7 @@ class ClientLine(UserCalls):
         finally: self.deaf = True; self.room.set()
 
     async def answer(self, asked: dict) -> None:
-        "Do what is asked, and send the answer or the refusal."
+        "Execute a request and send its answer or refusal."
         id = asked.pop('id', None)
         try: self.say(dict(id=id, ok=await self.do(asked.pop('op', None), asked)))
         except Refused as e: self._fail(id, e)
@@ -216,7 +216,7 @@ class ClientLine(UserCalls):
         self.say(dict(id=id, error=dict(status=e.status, message=str(e), retry_after=e.retry_after)))
 
     async def hear(self, text: str) -> None:
-        "Begin to answer the requests of a message, as far as there is room. Raises `ValueError` if it is none."
+        "Start answering the requests of a message, at most `most` at a time. Raises `ValueError` for an invalid message."
         asked = json.loads(text)
         for o in asked if isinstance(asked, list) else [asked]:
             if not isinstance(o, dict): raise ValueError('a request is an object')

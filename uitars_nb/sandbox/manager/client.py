@@ -39,10 +39,10 @@ class PendingRequests:
     "Requests that wait for their answers."
     def __init__(self):
         self.pending, self.outbox, self.ids = {}, Outbox(), itertools.count(1)   # pending: id -> (request, future)
-        self.trouble = RuntimeError(IDLE)                                        # why nothing can be asked
+        self.trouble = RuntimeError(IDLE)                                        # error of every request; None while the client runs
 
     async def ask(self, op: str, **args) -> Any:
-        "The manager's answer. Raises `Refused`, and `RuntimeError` if the line does not run."
+        "The manager's answer. Raises `Refused`, and `RuntimeError` if the client does not run."
         if self.trouble: raise self.trouble
         id, answer = next(self.ids), asyncio.get_running_loop().create_future()
         self.pending[id] = dict(id=id, op=op) | args, answer
@@ -51,31 +51,31 @@ class PendingRequests:
         finally: self.pending.pop(id, None)
 
     def settle(self, message: dict) -> None:
-        "Pass an answer on to whoever waits for it."
+        "Resolve the request that a message answers."
         _, answer = self.pending.get(message['id'], (None, None))
         if answer is None or answer.done(): return
         if error := message.get('error'): answer.set_exception(Refused(**error))
         else: answer.set_result(message['ok'])
 
     def fail(self, error: Exception) -> None:
-        "Let every request that waits fail."
+        "Fail all waiting requests."
         for _, answer in self.pending.values():
             if not answer.done(): answer.set_exception(error)
 
     def give_up(self, error: Exception) -> None:
-        "Let every request fail, from now on too."
+        "Fail all waiting and all later requests."
         self.trouble = error
         self.fail(error)
 
 # %% ../../../nbs/10_sandbox/60_manager/60_client.ipynb #191124ee
 class RequestLine(PendingRequests):
-    "The line to the manager."
+    "The connection to the manager, with its requests."
     def __init__(self,
         url: str,                            # of the manager's WebSocket
         token: str,
         patience: float,                     # seconds without a manager until requests fail
         tls: dict,                           # options of a connection
-        lost: Callable[[str, str], None],    # told of leases that have ended: id and reason
+        lost: Callable[[str, str], None],    # called with id and reason of each ended lease
     ):
         super().__init__()
         self.url, self.token, self.patience, self.tls, self.lost = url, token, patience, tls, lost

@@ -18,8 +18,8 @@ from ..base import ActionError, EnvironmentFailure, Session
 from .messages import frame
 
 # %% ../../../nbs/10_sandbox/60_manager/10_takeover.ipynb #3a81036e
-TOLD = 20   # actions of a person that the owner is told of, at most
-HELD = 1.   # seconds between two signs to an owner who waits
+TOLD = 20   # maximum number of a person's actions that are reported to the owner
+HELD = 1.   # seconds between two notices to a waiting owner
 
 def summary(
     actions: list[str],   # of persons, as text
@@ -32,15 +32,15 @@ def summary(
 class SessionControl:
     "The current user of a session, and the events that its owner has missed."
     def __init__(self):
-        self.turn, self.person = asyncio.Lock(), False       # person: one acts here, or waits to
-        self.deeds, self.words, self.events = [], [], []     # of persons, for the owner: actions, texts, events
-        self.clock, self.away = None, 0.   # session clock at a person's last look; how much of it persons took, in ms
+        self.turn, self.person = asyncio.Lock(), False       # person: True while a person acts here or waits to act
+        self.deeds, self.words, self.events = [], [], []     # by persons, for the owner: actions, texts, events
+        self.clock, self.away = None, 0.   # session clock at a person's last look; time of all takeovers, ms
 
     @asynccontextmanager
     async def whole_turn(self,
         held: Callable[[], Awaitable],   # called every second while a person is there
     ) -> AsyncIterator[None]:
-        "The owner's turn, once nobody else has the session."
+        "Hold the session for a call of the owner, once nobody else has it."
         taking = asyncio.ensure_future(self.turn.acquire())
         try:
             while not (await asyncio.wait([taking], timeout=HELD))[0]: await held()
@@ -50,11 +50,11 @@ class SessionControl:
             if taking.done() and not taking.cancelled(): self.turn.release()
 
     def sit(self) -> None:
-        "Count the person's time from the next look on."
+        "Start counting a person's time at the next look."
         self.clock = None
 
     async def look(self, session: Session) -> Observation:
-        "Observe for a person; keep what the owner would have learned."
+        "Observe for a person; keep events and texts for the owner."
         obs = await session.observe()
         if self.clock is not None: self.away += max(obs.clock_ms - self.clock, 0.)
         self.clock = obs.clock_ms
@@ -68,7 +68,7 @@ class SessionControl:
         self.deeds.append(repr(action))
 
     def told(self, obs: Observation) -> Observation:
-        "The owner's next observation, with all that was kept, and without the time that persons have taken."
+        "The owner's next observation with the kept events and texts, and with a clock that excludes takeovers."
         words = [*summary(self.deeds), *self.words, *[obs.text] * bool(obs.text)]
         events = (*self.events, *obs.events)
         self.deeds, self.words, self.events = [], [], []
@@ -91,7 +91,7 @@ class PersonLine:
         await self.say(png_bytes(obs.screenshot), title=obs.title, size=self.session.size)
 
     async def do(self, message: str) -> str:
-        "Do what a message asks and return its kind: 'act', 'look' or 'give'. A refused message counts as 'look'."
+        "Perform the request of a message and return its kind: 'act', 'look' or 'give'; 'look' for a refused one."
         try:
             asked = json.loads(message)
             if asked['do'] == 'act':
@@ -103,7 +103,7 @@ class PersonLine:
 
 # %% ../../../nbs/10_sandbox/60_manager/10_takeover.ipynb #3f35ff41
 class Person(PersonLine):
-    "A person at a session, from coming to leaving."
+    "A person's takeover of a session, from the connection to the end."
     def __init__(self,
         ws,                  # the connection
         seat: SessionControl,
@@ -114,7 +114,7 @@ class Person(PersonLine):
         self.idle = idle
 
     async def stay(self) -> None:
-        "Wait for the turn, act, and leave; the last message says why."
+        "Wait for the turn, act, and leave; the last message gives the reason of the end."
         if self.seat.person: return await self.say(state='over', why='another person is there')
         self.seat.person, why = True, ''
         try:
@@ -130,7 +130,7 @@ class Person(PersonLine):
         except ConnectionClosed: pass
 
     async def _sit(self):
-        "Act until it is over; returns why."
+        "Act until the takeover ends; returns the reason."
         await self.say(state='yours')
         self.seat.sit()
         await self.show()

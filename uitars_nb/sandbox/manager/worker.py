@@ -47,16 +47,16 @@ class SessionSlot:
         self.place, self.session = place, None
         self.ready = False     # reset, and on offer
         self.lease = None      # number of the lease that uses it
-        self.fence = 0         # newest number that has ended
-        self.used = False      # since the last reset
+        self.fence = 0         # number of the newest ended lease
+        self.used = False      # True: used since the last reset
         self.task = None       # serves the owner's connection
         self.people = set()    # tasks that serve persons who take over
         self.renew()
 
     def renew(self) -> None:
-        "Forget what happened in the session before its reset."
+        "Clear the state that belongs to the time before a reset."
         self.used = False
-        self.seat = SessionControl()    # whose turn it is
+        self.seat = SessionControl()    # takes turns between owner and person
         self.seen, self.acts = None, 0  # the owner's newest observation; actions so far
 
     def opens_to(self, number: int) -> bool:
@@ -137,13 +137,13 @@ class SessionSlots:
         self.offer(slot)
 
     async def replace(self, slot: SessionSlot) -> None:
-        "Prepare a slot with another session, because its own has died while nobody used it."
+        "Prepare a slot with another session, because its session died while nobody used it."
         slot.ready = False
         await discard_session(slot, self.seconds)
         await self.prepare(slot)
 
     async def release(self, place: int, number: int) -> None:
-        "End a lease: cut its connections, reset what it used, offer the slot again."
+        "End a lease: cut its connections, reset the session if it was used, and offer the slot again."
         slot = self.slots[place]
         self.fence(place, number)
         if slot.lease is not None and slot.lease > number: return

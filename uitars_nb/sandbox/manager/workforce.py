@@ -276,11 +276,11 @@ def start_worker(
 
 # %% ../../../nbs/10_sandbox/60_manager/40_workforce.ipynb #3c065063
 class Workforce(PoolTable):
-    "Gives all pools their workers; a subclass decides who gets a slot that is ready."
+    "Keeps workers for all pools; a subclass assigns the ready slots."
     def __init__(self, config: ManagerConfig, watch: Callable[..., None] = lambda event, **facts: None):
         super().__init__(config)
         self.watch, self.place, self.draining, self.ledger = watch, launcher_of(config), False, None
-        self.places = {}   # (worker, place) -> what takes the slot
+        self.places = {}   # (worker, place) -> holder of the slot, set by the subclass
 
     def bereave(self, link: WorkerLink) -> None: "Called when a worker has died."
     def offer(self, pool: WorkerPool, link: WorkerLink, place: int) -> None:
@@ -292,7 +292,7 @@ class Workforce(PoolTable):
         return link
 
     def _hear(self, link, news):
-        if link.quitting: return link.quit() if 'slots' in news else None   # told again on a new line
+        if link.quitting: return link.quit() if 'slots' in news else None   # repeat the order on a new connection
         pool = self.pools[link.row.pool]
         if 'slots' in news: self._greet(pool, link, news)
         for place in ready_slots(pool, link, news, self.places):
@@ -306,7 +306,7 @@ class Workforce(PoolTable):
         link.order(**greeting_order(free, self.ledger.last_number()))
 
     def _grow(self, pool):
-        "Start the workers that a pool wants and may have, or make room for one."
+        "Start the workers that a pool needs, up to its limit, or make room for one."
         if self.draining or pool.failures and pool.retry > time.monotonic(): return
         same = self.same(pool.kind)
         while wants_worker(pool, same):

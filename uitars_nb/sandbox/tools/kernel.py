@@ -167,7 +167,7 @@ async def end_of_cell(
     ended: asyncio.Task,    # waits for the end of the kernel
     timeout: float,         # seconds
 ) -> tuple[bool, str]:
-    "Wait for the end of a cell: whether the kernel goes on, and a remark that follows the output."
+    "Wait for the end of a cell; returns whether the kernel still runs, and a remark to follow the output."
     for seconds, note in ((timeout, ''), (GRACE, f'[interrupted after {timeout:g} s]')):
         await asyncio.wait({work, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if work.done(): return True, note

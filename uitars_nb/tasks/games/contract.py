@@ -19,11 +19,11 @@ class Manifest:
     id: str                   # name of its folder
     title: str
     rules: str                # the instruction that the agent reads
-    keys: tuple[str, ...]     # keys that the game takes, as `hotkey` names them
+    keys: tuple[str, ...]     # keys that the game accepts, as `hotkey` names them
     mouse: tuple[str, ...]    # subset of `MOUSE`
     budget: int = 100         # steps of an episode
     reference: float = 100.   # score that counts as 100 %: the mean of the heuristic player, or a person's
-    real_time: bool = False   # the game goes on without an action
+    real_time: bool = False   # the game continues between actions
     levels: int = 1           # number of levels
     version: int = 1          # rises with every change of rules or scores
     original: str = ''        # the game that it follows, and where its rules come from
@@ -34,7 +34,7 @@ class Manifest:
         if unknown := {*self.mouse} - {*MOUSE}: raise ValueError(f'{self.id}: mouse takes {", ".join(MOUSE)}, not {min(unknown)}')
         if not self.keys and not self.mouse: raise ValueError(f'{self.id}: a game takes keys or the mouse')
 
-MOUSE = 'click', 'drag'   # what a game may take from the mouse
+MOUSE = 'click', 'drag'   # mouse actions that a game may accept
 
 # %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #7a38d640
 def read_manifest(
