@@ -5,19 +5,17 @@
 # %% auto #0
 __all__ = ['cache_image_features', 'collate_micro_batch', 'supports_prompt_bundles', 'part_logits', 'over_micro_batches',
            'old_logps', 'old_values', 'response_states', 'Targets', 'Returns', 'from_update_start', 'optimiser_steps',
-           'compute_returns', 'off_policy_rows', 'Objective', 'ActorLoss', 'actor_loss', 'nucleus_correction',
-           'token_weights', 'successful_tokens', 'loss_normalisers', 'rows_by_trajectory', 'response_rows',
-           'importance_weights', 'critic_loss', 'take_step', 'critic_steps']
+           'compute_returns', 'off_policy_rows', 'ActorLoss', 'actor_loss', 'nucleus_correction', 'token_weights',
+           'successful_tokens', 'loss_normalisers', 'rows_by_trajectory', 'response_rows', 'importance_weights',
+           'critic_loss', 'take_step', 'critic_steps']
 
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 import torch
 
-from ..core.runs import check_numbers
 from ..model.allocation import padding_multiple
 from ..model.engine.images import ImageEntry, ImageCache, join_features
 from ..model.policy import Policy, token_logps
@@ -25,6 +23,7 @@ from ..model.rendering import collate_samples
 from ..model.engine.sampling import nucleus
 from ..model.value import Critic, capture_head_inputs
 from ..rl.losses import Mean, PolicyLoss, entropy, kl_estimate, policy_loss, positive_nll, stale_weights, value_loss
+from .configs import Objective
 from .devices import average_gradients, pad_micro_batches, is_sharded, reduce_over_devices
 from .experience import Experience, MicroBatch, advantages, minibatches, micro_batches
 from .optim import check_gradient, full_tensor
@@ -187,26 +186,6 @@ def off_policy_rows(
     "int: indices of the samples that are not in the first step."
     first, rows = (np.concatenate([part.rows for part in some]) for some in (steps[0], sum(steps, [])))
     return np.setdiff1d(rows, first)
-
-@dataclass(frozen=True)
-class Objective:
-    "Settings of the actor's loss. Raises `ValueError` for a number out of range."
-    eps_low: float = .2
-    eps_high: float = .28          # above eps_low: clip-higher
-    stale_cap: float = 2.          # largest importance weight of a stale token
-    mean: Mean = 'token'           # or 'sequence'
-    entropy: float = 0.            # weight of the entropy bonus
-    kl: float = 0.                 # weight of the divergence from the reference policy
-    positive_nll: float = 0.       # weight of the mean likelihood of successful trajectories' tokens, malformed replies left out
-    dual_clip: float | None = 3.   # ratio beyond which a bad token's loss grows no further
-    temperature: float = 1.        # that the replies were sampled at
-    top_p: float = 1.              # likewise; log-probabilities are of the whole vocabulary all the same, gradients of what was drawn from
-
-    def __post_init__(self):
-        if self.mean not in get_args(Mean): raise ValueError(f'no mean {self.mean!r}; there are {", ".join(get_args(Mean))}')
-        check_numbers(self, positive='eps_high temperature top_p dual_clip', weights='entropy kl positive_nll', shares='eps_low top_p')
-        if self.stale_cap < 1: raise ValueError(f'stale_cap is {self.stale_cap}, and has to be at least 1: a token of this version weighs 1')
-        if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high: raise ValueError(f'dual_clip is {self.dual_clip}, and has to lie above 1 + eps_high = {1 + self.eps_high}: below it, it would clip what the first clip leaves alone')
 
 # %% ../../nbs/70_train/22_update.ipynb #31055715
 @dataclass(frozen=True, eq=False)
