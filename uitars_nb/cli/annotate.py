@@ -24,8 +24,8 @@ NOBODY = 'none'   # proposes: annotators then do everything themselves
 
 @dataclass(frozen=True)
 class Annotation:
-    """Episodes and proposals of an annotation session. Raises `ValueError` for a number out of range, and for draws of the
-    likeliest token."""
+    """Episodes and proposals of an annotation session. Raises `ValueError` for a number out of range, and for several
+    draws of the likeliest token."""
     suite: str = 'miniwob/quick'   # a suite, a task, or several with commas between them
     policy: str = 'ct'        # proposes: a checkpoint, a server's URL (URL#MODEL), random, or none
     split: Literal['train', 'validation'] = 'train'   # seeds of the instances; the test split is for measuring
@@ -41,7 +41,8 @@ class Annotation:
     context: int = 0          # tokens of prompt and reply; 0: as the server reports, or as in training
 
     def __post_init__(self):
-        check_numbers(self, positive='episodes draws max_tokens top_p', weights='skip temperature context', shares='top_p')
+        check_numbers(self, positive='episodes draws max_tokens top_p', weights='skip temperature context',
+                      shares='top_p')
         if self.split == 'test': raise ValueError('the test split is for measuring: give another split, such as train')
         if self.draws > 1 and not self.temperature:
             raise ValueError(f'{self.draws} draws of the likeliest tokens are all alike: '
@@ -134,7 +135,7 @@ class AnnotateOptions:
     at_once: int = 1          # episodes in progress: one for each annotator, or more, to wait less for proposals
     host: str = '127.0.0.1'   # address to listen on; 0.0.0.0 lets other machines in
     port: int = 8100          # port; 0: a free one
-    token: str = ''           # token of the annotators; empty: that of UITARS_ANNOTATION_TOKEN, else a random one, which is printed
+    token: str = ''           # token of the annotators; empty: UITARS_ANNOTATION_TOKEN, else a random one
 
     def __post_init__(self):
         check_numbers(self, positive='at_once')

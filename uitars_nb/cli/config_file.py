@@ -51,7 +51,8 @@ def option_words(
         if isinstance(value, Mapping): yield from option_words(value, f'{name}.')
         elif isinstance(value, bool): yield f'--{name}' if value else f'--{before}no_{key}'
         elif isinstance(value, Sequence) and not isinstance(value, str): yield from (f'--{name}', *map(str, value))
-        elif value is None: raise ValueError(f'{name} says nothing: give a value (None for none), or leave the line out')
+        elif value is None:
+            raise ValueError(f'{name} says nothing: give a value (None for none), or leave the line out')
         else: yield from (f'--{name}', str(value))
 
 # %% ../../nbs/90_cli/07_config_file.ipynb #9f5e2f6f
@@ -90,7 +91,9 @@ def options_of(
     try: written = [*option_words(read_options(path))]
     except ValueError as e: raise ValueError(str(e) if str(path) in str(e) else f'{path}: {e}') from e
     try: return parse_options(options, [*written, *words], prog)
-    except UsageError as e: raise UsageError(str(e) if str(e) == _error(options, words, prog) else f'{path}: {e}') from e
+    except UsageError as e:
+        if str(e) == _error(options, words, prog): raise
+        raise UsageError(f'{path}: {e}') from e
 
 def _error(options, words, prog):
     "What is wrong with the words alone; '' for nothing."

@@ -41,7 +41,8 @@ def baseline(options: BaselineOptions):
     o = options
     for policy in ('oracle', 'random'):
         print(play_recipe(Recipe(o.suite, policy, episodes=o.episodes), o.out / policy, o.browsers, o.sessions))
-    parameters = dict(suite=o.suite, episodes=o.episodes, run=str(o.out), report=str(o.report), browsers=o.browsers, pages=o.sessions)
+    parameters = dict(suite=o.suite, episodes=o.episodes, run=str(o.out), report=str(o.report), browsers=o.browsers,
+                      pages=o.sessions)
     print('The report is in', run_notebook('suite', o.report, parameters))
 
 COMMANDS['baseline'] = baseline
@@ -84,7 +85,7 @@ class EvalOptions:
     recipe: Annotated[Recipe, FLAT]
     out: Path | None = None         # directory of the run; None: runs/eval/POLICY-SUITE, with -SPLIT if it is not test
     against: Path | None = None     # another run to compare with
-    size: tuple[int, int] | None = None   # width and height of the page, 64 to 4096 pixels; None: 160 210, as in MiniWoB
+    size: tuple[int, int] | None = None   # width and height of the page, 64 to 4096 pixels; None: 160 210 (MiniWoB)
     browsers: int = 2               # Chromium processes
     sessions: int = 2               # sessions in each Chromium
 

@@ -43,7 +43,8 @@ def figures(options: FiguresOptions) -> int:
     if not options.reports.is_dir():
         raise FileNotFoundError(f'no directory {options.reports}: run this in the repository, or name its reports')
     table = core.figure_table(core.load_figures(options.reports))
-    print(core.markdown(table) if options.markdown else text_table([['figure', *COLUMNS], *table[COLUMNS].itertuples()]))
+    rows = [['figure', *COLUMNS], *table[COLUMNS].itertuples()]
+    print(core.markdown(table) if options.markdown else text_table(rows))
     return int(options.check and bool(unmet(table)))
 
 COMMANDS['figures'] = figures

@@ -61,7 +61,8 @@ REVIEWS = 'reviews.jsonl'   # beside the recordings
 def all_recorded(
     directory: Path,   # of recordings
 ) -> tuple[list, dict[str, str]]:
-    "Trajectories of all recordings, and an error for each that has none. Raises `FileNotFoundError` if there is no recording."
+    """Trajectories of all recordings, and an error for each that has none. Raises `FileNotFoundError` if there is no
+    recording."""
     from uitars_nb.flywheel.annotation.in_situ import read_recorded, trajectory_of
     folders, trajs, broken = sorted(o.parent for o in directory.glob('*/record.json')), [], {}
     if not folders:
@@ -165,7 +166,8 @@ def review(options: ReviewOptions):
     from uitars_nb.flywheel.annotation.in_situ import read_recorded
     from uitars_nb.flywheel.annotation.reviews import Review, add_review
     o = options
-    if read_recorded(o.directory/o.id).annotator == o.name: raise ValueError(f'{o.id} is by {o.name}: somebody else has to review it')
+    if read_recorded(o.directory/o.id).annotator == o.name:
+        raise ValueError(f'{o.id} is by {o.name}: somebody else has to review it')
     add_review(o.directory/REVIEWS, Review(o.id, o.name, 'accept' if o.accept else 'reject', o.note))
     print(f'{o.id}: {"accepted" if o.accept else "rejected"} by {o.name}')
 

@@ -22,7 +22,8 @@ def judge_scores(
     runs: Sequence[Path],    # directories of episodes
     splits: Sequence[str],   # that their episodes may belong to
 ) -> tuple[list[float], list[bool]]:
-    "P(done) and outcome of each episode. Raises `FileNotFoundError` for a directory without episodes, `ValueError` for another split."
+    """P(done) and outcome of each episode. Raises `FileNotFoundError` for a directory without episodes, and
+    `ValueError` for episodes of another split."""
     from tqdm.auto import tqdm
     from uitars_nb.pipelines.corpora import episodes_in
     from uitars_nb.core.store import Store
@@ -71,7 +72,9 @@ def judge(options: JudgeOptions):
         found = choose_for(o, model, memory)
         rows.append(['chosen on', *_figures(found)])
     threshold = found.threshold if o.choose else known['threshold']
-    if o.measure: rows.append(['measured on', *_figures(detection(*judge_scores(model, memory, o.measure, ANY), threshold))])
+    if o.measure:
+        scores = judge_scores(model, memory, o.measure, ANY)
+        rows.append(['measured on', *_figures(detection(*scores, threshold))])
     print(text_table([['', 'episodes', 'threshold', 'precision', 'recall', 'F1', 'failures passed'], *rows]))
 
 def choose_for(options: JudgeOptions, model, memory):

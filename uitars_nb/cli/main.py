@@ -19,11 +19,11 @@ from ..core.allocator import preload
 from ..core.plugins import plugin_location
 
 # %% ../../nbs/90_cli/00_main.ipynb #80554021
-COMMANDS: dict[str, Callable] = {}   # name -> function of the command's options; its result is the exit status, None is 0
+COMMANDS: dict[str, Callable] = {}   # name -> function of the options that returns the exit status, or None for 0
 
 # in which --help lists them
-ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'baseline', 'probe', 'figures', 'pages', 'read', 'train', 'reinforce',
-         'flywheel', 'annotate', 'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp')
+ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'baseline', 'probe', 'figures', 'pages', 'read', 'train',
+         'reinforce', 'flywheel', 'annotate', 'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp')
 
 def load_commands() -> list[str]:
     "Import every module of this package, so that its commands are known; their names in order."
@@ -63,9 +63,11 @@ def explain(
     "An error in one line; the first of a group."
     if isinstance(error, ExceptionGroup): return explain(error.exceptions[0])
     if isinstance(error, ModuleNotFoundError) and error.name: return missing_module(error)
-    if isinstance(error, OSError) and error.filename and error.strerror: return f'{error.filename}: {error.strerror.lower()}'
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f'{error.filename}: {error.strerror.lower()}'
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = ' '.join(text.split())
+    if 'status 401' in text: text += '; the token goes into the environment variable UITARS_TOKEN'
     written = isinstance(error, (ValueError, LookupError, OSError)) and ' ' in text   # for people, not the key of a bug
     return text if written else f'{type(error).__name__}: {text}'.rstrip(': ')
 
@@ -131,7 +133,8 @@ def main(
     words = sys.argv[1:] if args is None else [*args]
     if args is None:
         if words and words[0] in LEARNING: preload()
-        warnings.formatwarning = lambda message, *_, **__: f'uitars-nb: {message}\n'   # without the line of code that warns
+        # without the line of code that warns
+        warnings.formatwarning = lambda message, *_, **__: f'uitars-nb: {message}\n'
     if not sys.stderr.isatty(): os.environ.setdefault('TQDM_MININTERVAL', '10')   # seconds between the lines of a log
     if words == ['--version']: return print(f'uitars_nb {uitars_nb.__version__}') or 0
     names = load_commands()

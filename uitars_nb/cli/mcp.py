@@ -25,7 +25,7 @@ class MCPOptions:
     """
     screen: Literal['browser', 'desktop', 'none'] = 'browser'   # what the sandbox shows
     size: tuple[int, int] = (1024, 768)   # width and height of the screen, 64 to 4096 pixels
-    http: int | None = None               # port of http://127.0.0.1:PORT/mcp, for this machine only; None: stdin and stdout
+    http: int | None = None               # port of http://127.0.0.1:PORT/mcp; None: stdin and stdout
 
     def __post_init__(self):
         check_size(self.size)

@@ -28,7 +28,7 @@ class MergeOptions:
       uitars-nb merge runs/best runs/one/policy runs/two/policy --search miniwob/login-user,corridor/key-3
     """
     out: Annotated[Path, POSITIONAL]                   # directory of the merged checkpoint
-    policies: Annotated[tuple[str, ...], POSITIONAL]   # directories of two checkpoints or more, or names on the Hugging Face hub
+    policies: Annotated[tuple[str, ...], POSITIONAL]   # two or more directories, or names on the Hugging Face hub
     weight: tuple[float, ...] = ()   # weight of each policy in turn, in sum 1; none: all equal
     search: str = ''                 # suite or tasks on whose validation seeds the best weights are searched for
     episodes: int = 20               # instances of each task for each mixture
@@ -41,7 +41,8 @@ class MergeOptions:
     def __post_init__(self):
         check_numbers(self, positive='episodes max_tokens browsers sessions')
         if self.tries < 3: raise ValueError(f'tries is {self.tries}, and has to be at least 3')
-        if self.search and self.weight: raise ValueError('the weights are given or searched for: leave out --weight, or --search')
+        if self.search and self.weight:
+            raise ValueError('the weights are given or searched for: leave out --weight, or --search')
 
 # %% ../../nbs/90_cli/17_merge.ipynb #ddbb3085
 def free_for(
@@ -49,15 +50,16 @@ def free_for(
     policies: list[str],
     overwrite: bool,       # replace a checkpoint
 ):
-    "Raises `FileExistsError` if `out` holds anything, unless it may be overwritten, and `ValueError` if it is one of the policies."
+    """Raises `FileExistsError` if `out` holds anything, unless it may be overwritten, and `ValueError` if it is one of
+    the policies."""
     if any(Path(o).exists() and out.exists() and out.samefile(o) for o in policies):
         raise ValueError(f'{out} is one of the policies: name another directory')
     if not out.exists() or out.is_dir() and not any(out.iterdir()): return
     if not out.is_dir(): raise FileExistsError(f'{out} is a file: give a directory')
     checkpoint = (out/'config.json').exists()
     if checkpoint and overwrite: return
-    what = 'a checkpoint already: give another directory, or --overwrite' if checkpoint else 'something that is no checkpoint: give another directory'
-    raise FileExistsError(f'{out} holds {what}')
+    if checkpoint: raise FileExistsError(f'{out} holds a checkpoint already: give another directory, or --overwrite')
+    raise FileExistsError(f'{out} holds something that is no checkpoint: give another directory')
 
 # %% ../../nbs/90_cli/17_merge.ipynb #000491bd
 def mixture_score(
@@ -79,7 +81,8 @@ def mixture_score(
     return read_json(folder/'score.json')['success']
 
 def search_mixture(options: MergeOptions) -> tuple[float, ...]:
-    "Weights of the best mixture; prints all that were tried. Raises `ValueError` if the directory beside `out` holds another search."
+    """Weights of the best mixture; prints all that were tried. Raises `ValueError` if the directory beside `out` holds
+    another search."""
     from uitars_nb.evaluation.recipe import Recipe
     from uitars_nb.model.checkpoints import fingerprint
     from uitars_nb.train.merging import search_weights

@@ -19,7 +19,7 @@ from ..core.runs import check_numbers
 class ProbeOptions:
     """Measure what a checkpoint can read.
 
-    On unseen pages: random strings, colours, check boxes; with --arithmetic arithmetic in text. Uses a GPU if there is one.
+    On unseen pages: random strings, colours, check boxes. Uses a GPU if there is one.
 
     Examples:
       uitars-nb probe uitars_nb/checkpoints/ct --probes 100

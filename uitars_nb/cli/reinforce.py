@@ -25,13 +25,13 @@ class ReinforceOptions:
     Examples:
       uitars-nb reinforce runs/rl --start runs/sft/policy --suite miniwob/quick --updates 50
       uitars-nb reinforce runs/rl --start runs/sft/policy --shaping.potential --gae_lambda_policy .97
-      uitars-nb reinforce runs/rl --start runs/sft/policy --replay_stores runs/demos --replay_weight .5 --replay_batches 2
+      uitars-nb reinforce runs/rl --start runs/sft/policy --replay_stores runs/demos --replay_weight .5
       uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --suite miniwob/all --devices 8 --strategy fsdp
-      uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --algorithm grpo --samples 8 --lora 16 --lr 1e-5 --checkpointing
+      uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --algorithm grpo --samples 8 --lora 16 --checkpointing
     """
     out: Annotated[Path, POSITIONAL]       # directory of the run; resumed where it exists
     start: Path                            # a checkpoint's directory
-    reward: str = 'verifier'               # verifier, scored (partial success), outcome:DIR (an outcome model) or MODULE:NAME
+    reward: str = 'verifier'               # verifier, scored (partial success), outcome:DIR (a model) or MODULE:NAME
     replay_stores: tuple[Path, ...] = ()   # directories of demonstrations to replay: an SFT loss beside each step
     play: Annotated[PlayOptions, FLAT] = PlayOptions()
     rl: Annotated[RLJob, FLAT] = RLJob()

@@ -144,7 +144,7 @@ class SandboxOptions:
     """
     task: Annotated[str, POSITIONAL]   # a task, such as miniwob/click-test
     seed: int = 0                      # instance of the task
-    act: Annotated[tuple[str, ...], COLLECTS] = ()   # an action as UI-TARS-1.5 writes it, points on a grid of 0 to 1000; may be given several times
+    act: Annotated[tuple[str, ...], COLLECTS] = ()   # an action, with points on a grid of 0 to 1000; repeat for more
     interactive: bool = False          # ask for more actions, one a line; an empty line ends
     oracle: bool = False               # let the task's scripted solution act
     save: Path | None = None           # write the newest screen to this PNG file

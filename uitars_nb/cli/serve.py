@@ -52,8 +52,8 @@ def model_name(
 
 # %% ../../nbs/90_cli/18_serve.ipynb #a655ef53
 def first_signal(signals=(signal.SIGINT, signal.SIGTERM)):
-    """A future of the first of these signals; the next one has its usual effect. Works also in a process that was started
-    to ignore them, as a shell starts background jobs."""
+    """A future of the first of these signals; the next one has its usual effect. Works also in a process that was
+    started to ignore them, as a shell starts background jobs."""
     loop = asyncio.get_running_loop()
     came = loop.create_future()
     def take(sig):
@@ -75,7 +75,8 @@ async def serve_policy(
     async with (Engine(known, max_batch=options.batch) as engine,
                 serving(engine, token, options.host, options.port, name) as (url, key)):
         came = first_signal()
-        print(f'{url} serves {name}', 'its token is the one given' if token else f'its token: {key}', sep='; ', flush=True)
+        told = 'its token is the one given' if token else f'its token: {key}'
+        print(f'{url} serves {name}; {told}', flush=True)
         return await came
 
 def serve(options: ServeOptions) -> int:

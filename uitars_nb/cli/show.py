@@ -22,7 +22,8 @@ def find_stores(
     "The directories that hold shards. Raises `FileNotFoundError` if there is none."
     places = path, path/'store', *sorted(path.glob('*/store'))
     if found := [o for o in places if any(o.glob('*.parquet'))]: return found
-    raise FileNotFoundError(f'no trajectories in {path}: give a store, or the directory of a run (`uitars-nb run` makes one)')
+    raise FileNotFoundError(f'no trajectories in {path}: give a store, or the directory of a run '
+                            '(`uitars-nb run` makes one)')
 
 # %% ../../nbs/90_cli/30_show.ipynb #0430bc7c
 COLUMNS = ['id', 'stop', 'reward', 'success', 'n_steps', 'instruction']
@@ -44,7 +45,8 @@ def listing(
 
 def _unknown(table, column, value):
     known = sorted(map(str, table[column].unique()))
-    return '' if str(value) in known else f'\nno {column} is {value}; there are {", ".join(known[:8])}' + ', ...' * (len(known) > 8)
+    if str(value) in known: return ''
+    return f'\nno {column} is {value}; there are {", ".join(known[:8])}' + ', ...' * (len(known) > 8)
 
 # %% ../../nbs/90_cli/30_show.ipynb #f186c9b2
 def transcript(
@@ -115,7 +117,8 @@ class ShowOptions:
 
     def __post_init__(self):
         check_numbers(self, positive='limit')
-        if not self.id and (self.html or self.gif): raise ValueError('--html and --gif replay one trajectory: give its id too')
+        if not self.id and (self.html or self.gif):
+            raise ValueError('--html and --gif replay one trajectory: give its id too')
 
 def show(options: ShowOptions):
     "Print a list or one trajectory."

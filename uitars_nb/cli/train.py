@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from .main import COMMANDS
-from .options import FLAT, POSITIONAL
+from .options import FLAT, FLAT_INSIDE, POSITIONAL
 from ..core.runs import check_numbers
 from ..pipelines.sft import PerceptionJob, SFTJob, run_perception, run_sft
 
@@ -30,7 +30,7 @@ class PagesOptions:
     sheets: int = 4              # shards of random pages
     strings: int = 0             # shards of random strings alone
     tasks: int = 1               # shards of first screens of tasks, eight screens of each task
-    episodes: int = 0            # shards of episodes that scripts play, two of each task, which show what an action changes
+    episodes: int = 0            # shards of scripted episodes, two of each task, with what an action changes
     suite: str = 'miniwob/all'   # suite of these tasks
     per: int = 1000              # pages in each shard of random pages
     split: Literal['train', 'validation'] = 'train'   # seeds of the pages
@@ -87,7 +87,7 @@ class TrainOptions:
       uitars-nb train runs/ct2 --start runs/sft/policy --outcomes runs/played --inverse_dynamics runs/played --steps 50
     """
     out: Annotated[Path, POSITIONAL]   # directory of the run; resumed where it exists
-    job: Annotated[SFTJob, FLAT] = SFTJob()
+    job: Annotated[SFTJob, FLAT_INSIDE] = SFTJob()
 
 def train(options: TrainOptions):
     "Train on the sources."

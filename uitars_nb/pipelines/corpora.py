@@ -72,9 +72,9 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     from uitars_nb.agent.policy_agent import count_tokens, memory_config
     from uitars_nb.flywheel.datasets import read_examples
     store, about = stored_episodes(where := episodes_in(where, split), split)
-    expert = read_json(where.parent / 'config.json', {}).get('parameters', {}).get('expert')   # takes over a policy's failures
+    played = read_json(where.parent / 'config.json', {}).get('parameters', {})
     config, wanted = memory_config(policy.model.config.model_type, policy.context), dict(success=True)
-    if failures and not expert: wanted = {}
+    if failures and not played.get('expert'): wanted = {}   # an expert takes over where a policy has failed
     memory = Memory(config, policy.dialect, count_tokens(policy))
     return (partial(read_examples, store, policy, memory, split, reply, **wanted),
             about | dict(wanted=wanted, memory=asdict(config), reply=reply))
@@ -113,6 +113,7 @@ def source_parts(
         inverse_dynamics=several('inverse_dynamics', lambda o: inverse_dynamics_source(o, policy, split),
                                  sources.inverse_dynamics))
 
+# %% ../../nbs/85_pipelines/17_corpora.ipynb #89731acc
 def corpora(
     policy,                # tokenises
     path: Path,            # the run's directory
@@ -120,11 +121,12 @@ def corpora(
     split: str = 'train',  # or 'validation'
     reply: int = REPLY,    # tokens that a prompt leaves free for the reply
 ) -> dict:
-    """Kind of source -> its corpus. Raises `FileNotFoundError` for a directory without data, and `ValueError` if the run
-    has begun on other data or a source has no training example."""
+    """Kind of source -> its corpus. Raises `FileNotFoundError` for a directory without data, and `ValueError` if the
+    run has begun on other data or a source has no training example."""
     from uitars_nb.flywheel.corpus import Corpus, keep_corpus, vocabulary
     known, out = vocabulary(policy.processor), {}
-    form = dict(dialect=policy.dialect.name, model_type=policy.model.config.model_type)   # of prompts, beside the vocabulary
+    # the form of prompts, which models of several dialects and one vocabulary do not share
+    form = dict(dialect=policy.dialect.name, model_type=policy.model.config.model_type)
     for kind, parts in source_parts(policy, sources, split, reply).items():
         if not parts: continue
         folder = path / (f'corpus-{kind}' if split == 'train' else f'corpus-{kind}-{split}')

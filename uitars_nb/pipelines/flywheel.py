@@ -22,7 +22,8 @@ from .stages import time_stage
 
 # %% ../../nbs/85_pipelines/50_flywheel.ipynb #e75b4cfd
 WHEEL_SFT = SFTOptions(steps=30, lr=7e-4, balance=.5, frozen=('auto',))
-WHEEL_RL = RLJob(updates=0, batch=48, epochs=1, lr=3e-4, lr_decay=.6, muon=True, shared=True, pretrain=3, frozen=('auto',))
+WHEEL_RL = RLJob(updates=0, batch=48, epochs=1, lr=3e-4, lr_decay=.6, muon=True, shared=True, pretrain=3,
+                 frozen=('auto',))
 
 @dataclass(frozen=True)
 class FlywheelJob(PlayOptions):
@@ -120,7 +121,8 @@ def pools_until(
 ) -> tuple[list[Path], list[Path]]:
     "Stores of failures and of successes up to a cycle. Raises `ValueError` if no episode has passed."
     from uitars_nb.flywheel.routing import nonempty_pools
-    ct, sft = ([o for o in nonempty_pools(out / 'pools', name) if int(o.parent.name) <= cycle] for name in ('ct', 'sft'))
+    until = lambda name: [o for o in nonempty_pools(out / 'pools', name) if int(o.parent.name) <= cycle]
+    ct, sft = until('ct'), until('sft')
     if sft: return ct, sft
     raise ValueError('no episode has passed, so there is nothing to imitate: start from a policy that sometimes '
                      f'succeeds, or give --replay_stores ({out / "pools"} holds what was played)')
@@ -152,7 +154,8 @@ def run_cycle(
     if wheel.ct_steps and ct and cycle % wheel.ct_every == 0:
         seen = tuple(o for o in ct if any(map(visible_steps, Store(o))))
         options = replace(wheel.sft, steps=wheel.ct_steps, balance=0.)
-        policy = train_stage(wheel, policy, Sources(outcomes=(*ct, *sft), inverse_dynamics=seen), options, out, f'{cycle}/ct')
+        sources = Sources(outcomes=(*ct, *sft), inverse_dynamics=seen)
+        policy = train_stage(wheel, policy, sources, options, out, f'{cycle}/ct')
     policy = train_stage(wheel, policy, Sources(demonstrations=tuple(sft)), wheel.sft, out, f'{cycle}/sft')
     if not wheel.rl.updates: return policy
     with time_stage(f'{cycle}/ppo', out):
@@ -171,8 +174,8 @@ def measure(
 ):
     "Play the test episodes and print the result."
     from uitars_nb.evaluation.evaluate import Recipe
-    evaluation = wheel.evaluation
-    recipe = Recipe(wheel.suite, str(policy), 'test', evaluation.episodes, max_tokens=wheel.max_tokens, dtype=evaluation.dtype)
+    recipe = Recipe(wheel.suite, str(policy), 'test', wheel.evaluation.episodes, max_tokens=wheel.max_tokens,
+                    dtype=wheel.evaluation.dtype)
     with time_stage(name, out): print(name, play_recipe(recipe, out / name, wheel.browsers, wheel.sessions), flush=True)
 
 def run_flywheel(

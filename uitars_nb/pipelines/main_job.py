@@ -29,21 +29,22 @@ class EvaluationOptions:
     def __post_init__(self): check_numbers(self, positive='episodes')
 
 MAIN_SFT = SFTOptions(steps=45, lr=1.5e-3, frozen=('auto',))
-MAIN_RL = RLJob(updates=5, batch=32, epochs=1, lr=3e-4, lr_decay=.6, muon=True, shared=True, pretrain=2, frozen=('auto',))
+MAIN_RL = RLJob(updates=5, batch=32, epochs=1, lr=3e-4, lr_decay=.6, muon=True, shared=True, pretrain=2,
+                frozen=('auto',))
 
 # %% ../../nbs/85_pipelines/40_main_job.ipynb #eb31e2e7
 @dataclass(frozen=True)
 class MainJob(PlayOptions):
     "Demonstrations, SFT, RL and evaluation."
     sessions: int = 12               # sessions in each Chromium
-    start: Path = READER             # a checkpoint's directory; the default can read screens and has seen no episode
+    start: Path = READER             # a checkpoint's directory; the default can read screens, but has seen no episode
     before: bool = False             # evaluate the start too
-    demonstrator: str = 'premature-finish:.6'   # demonstrator, premature-finish:RATE or skip-first-action:RATE; SFT imitates failures of the last two
+    demonstrator: str = 'premature-finish:.6'   # demonstrator, premature-finish:RATE or skip-first-action:RATE
     demonstrations: int = 60         # demonstrations of each task; 0: RL begins from the start as it is
-    demonstrations_hard: int = 0     # in place of demonstrations, for tasks the start solves at most 70 %; needs validation_episodes
-    expert_takeovers: int = 0        # DAgger: episodes of each hard task that the start begins and the demonstrator finishes
+    demonstrations_hard: int = 0     # demonstrations of hard tasks (success <= .7); needs validation_episodes
+    expert_takeovers: int = 0        # episodes of each hard task that the start begins and the expert ends (DAgger)
     skip: int = 0                    # training instances of each task that an earlier stage has used
-    validation_episodes: int = 0     # validation episodes of each task by the start; SFT gets more of what fails in them
+    validation_episodes: int = 0     # of each task, played by the start; tasks that fail get more demonstrations
     arithmetic: int = 0              # text-only examples of arithmetic for SFT
     replay: bool = False             # RL with an SFT loss on the demonstrations
     sft: SFTOptions = MAIN_SFT
@@ -52,7 +53,8 @@ class MainJob(PlayOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        check_numbers(self, weights='demonstrations demonstrations_hard expert_takeovers skip validation_episodes arithmetic')
+        check_numbers(self, weights='demonstrations demonstrations_hard expert_takeovers skip validation_episodes '
+                                    'arithmetic')
 
 # %% ../../nbs/85_pipelines/40_main_job.ipynb #3af645c5
 def resolve_job(
@@ -96,7 +98,8 @@ class StagePlayer:
         "Play the test episodes and compare them with an earlier measurement."
         from uitars_nb.evaluation.evaluate import compare_results
         self.play(name, policy, episodes=self.job.evaluation.episodes)
-        if since and (self.out / since).exists(): print(comparison_line(compare_results(self.out / since, self.out / name)))
+        if since and (self.out / since).exists():
+            print(comparison_line(compare_results(self.out / since, self.out / name)))
 
 # %% ../../nbs/85_pipelines/40_main_job.ipynb #3eee039a
 HARD = .7   # a task is hard up to this success
@@ -131,7 +134,8 @@ def demonstrate(
 ) -> list[Path]:
     "Play demonstrations and expert takeovers; return their directories."
     job, out = player.job, player.out
-    if job.validation_episodes: player.play('validation', start, split='validation', episodes=job.validation_episodes)
+    if job.validation_episodes:
+        player.play('validation', start, split='validation', episodes=job.validation_episodes)
     plan = demonstration_plan(job, out / 'validation')
     for name, (suite, n) in plan.items():
         recipe = dict(suite=suite, split='train', episodes=n, skip=job.skip)
@@ -149,8 +153,10 @@ def sft_job(
     shown: Sequence[Path],   # of `demonstrate`
 ) -> SFTJob:
     "The SFT job on the demonstrations."
-    sources = Sources(demonstrations=tuple(shown), failures=job.demonstrator != 'demonstrator', arithmetic=job.arithmetic)
-    return SFTJob(str(start), sources, job.sft, job.max_tokens, out / 'validation' if job.validation_episodes else None)
+    flawed = job.demonstrator != 'demonstrator'   # then its failed episodes are imitated too
+    sources = Sources(demonstrations=tuple(shown), failures=flawed, arithmetic=job.arithmetic)
+    measured = out / 'validation' if job.validation_episodes else None
+    return SFTJob(str(start), sources, job.sft, job.max_tokens, measured)
 
 def clone(
     job: MainJob,
@@ -176,8 +182,9 @@ def run_main_job(
     policy = clone(job, start, out, shown) if cloned else start
     if cloned: player.measure('after', policy, 'before')
     if job.rl.updates:
+        stores = shown if job.replay else ()
         with time_stage('ppo', out):
-            print('The policy is in', run_rl(job.rl, job, policy, out / 'ppo', replay_stores=shown if job.replay else ()))
+            print('The policy is in', run_rl(job.rl, job, policy, out / 'ppo', replay_stores=stores))
     if not cloned: player.measure('after', policy, 'before')
     if job.rl.updates: player.measure('rl', out / 'ppo/policy', 'after')
 

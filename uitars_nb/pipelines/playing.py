@@ -46,7 +46,8 @@ def sized_pool(
     from uitars_nb.tasks.miniwob.task import BROWSER
     from uitars_nb.tasks.session_pools import pool_for
     if not size: return pool_for(names, browsers, sessions)
-    if opened := [o for o in names if opener_of(o)]: raise ValueError(f'--size is for pages, and {opened[0]} opens its own session')
+    if opened := [o for o in names if opener_of(o)]:
+        raise ValueError(f'--size is for pages, and {opened[0]} opens its own session')
     return BrowserPool(replace(BROWSER, size=size, window=tuple(map(max, BROWSER.window, size))), browsers, sessions)
 
 # %% ../../nbs/85_pipelines/05_playing.ipynb #a25b003c

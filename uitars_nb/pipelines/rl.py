@@ -77,7 +77,7 @@ def replay_stream(
     max_tokens: int,          # of a reply
     seed: int,
 ):
-    "Demonstrations in an endless order, equally many of each task. Raises `FileNotFoundError` for a directory without any."
+    "Endless demonstrations, equally many of each task. Raises `FileNotFoundError` for a directory without episodes."
     from uitars_nb.flywheel.examples import by_task
     from uitars_nb.flywheel.streams import Stream
     sources = Sources(demonstrations=tuple(stores))
@@ -97,7 +97,8 @@ def actor_config(
     return ActorConfig(str(start), tuple(names), batch=job.batch, staleness=job.staleness, samples=job.samples,
                        dynamic_sampling=job.dynamic_sampling, curriculum=job.curriculum, revisit=job.revisit,
                        seed=job.seed, browsers=play.browsers, pages=play.sessions, threads=job.threads,
-                       temperature=objective.temperature, top_p=objective.top_p, max_tokens=play.max_tokens, dtype=dtype)
+                       temperature=objective.temperature, top_p=objective.top_p, max_tokens=play.max_tokens,
+                       dtype=dtype)
 
 def rl_hardware(job: RLJob, start: Path, out: Path):
     "Precision and devices of the trainer; a run that has begun keeps its precision."
@@ -114,7 +115,8 @@ def run_rl(
     reward: str = 'verifier',             # as `flywheel.rewards.named_reward` takes it
     replay_stores: Sequence[Path] = (),   # directories of demonstrations for an auxiliary SFT loss
 ) -> Path:
-    "Pretrain the critic and train the policy; its directory. Raises `ValueError` or `FileNotFoundError` before anything is played."
+    """Pretrain the critic and train the policy; its directory. Raises `ValueError`, `KeyError` or `FileNotFoundError`
+    before anything is played."""
     from uitars_nb.flywheel.rewards import named_reward
     from uitars_nb.train.reinforce import pretrain_value, reinforce
     from uitars_nb.train.value import value_config
@@ -145,5 +147,5 @@ def kept_updates(
     out: Path,   # a run's directory
 ) -> str:
     "Updates that an interrupted run keeps, in a few words."
-    folder = out if (out / 'last.ckpt').exists() else out / 'value'
-    return 'the last checkpoint and all played episodes are kept' if (folder / 'last.ckpt').exists() else 'no update is kept yet'
+    begun = any((o / 'last.ckpt').exists() for o in (out, out / 'value'))
+    return 'the last checkpoint and all played episodes are kept' if begun else 'no update is kept yet'

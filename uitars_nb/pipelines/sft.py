@@ -35,13 +35,14 @@ def run_perception(
     job: PerceptionJob,
     out: Path,   # the run's directory; resumed where it exists
 ) -> Path:
-    "Train the vision encoder to read; the policy's directory. Raises `FileNotFoundError` for a directory without shards."
+    "Pretrain the vision encoder; the policy's directory. Raises `FileNotFoundError` for a directory without shards."
     from uitars_nb.train.perception import PerceptionConfig, pretrain_perception
     shards = sorted(job.pages.glob('*.npz'))
     if not shards: raise FileNotFoundError(f'{job.pages} holds no shards of pages: make some with uitars-nb pages')
     quiet_training()
     config = PerceptionConfig(steps=job.steps, batch=job.batch, lr=job.lr, seed=job.seed)
-    with report_interrupt(lambda: kept_steps(out)): return pretrain_perception(first_policy(job.start, job.seed), shards, out, config)
+    with report_interrupt(lambda: kept_steps(out)):
+        return pretrain_perception(first_policy(job.start, job.seed), shards, out, config)
 
 def kept_steps(
     out: Path,   # a run's directory
@@ -110,7 +111,8 @@ def split_by_task(
 def check_measured(
     measured: Path,   # an evaluation's directory
 ):
-    "Raises `FileNotFoundError` for a directory without an evaluation, `ValueError` for the test split or an expert's episodes."
+    """Raises `FileNotFoundError` for a directory without an evaluation, and `ValueError` for one of the test split or
+    of episodes that an expert took over."""
     if not (measured / 'by_task.csv').exists():
         raise FileNotFoundError(f'{measured} holds no by_task.csv: measure a policy with '
                                 f'uitars-nb eval --split validation --out {measured}')
@@ -167,6 +169,7 @@ class SFTJob:
 
     def __post_init__(self): check_numbers(self, positive='max_tokens')
 
+# %% ../../nbs/85_pipelines/20_sft.ipynb #81aab8e5
 def run_sft(
     job: SFTJob,
     out: Path,   # the run's directory; resumed where it exists
@@ -179,12 +182,14 @@ def run_sft(
     from uitars_nb.train.sft import fit
     quiet_training()
     policy = first_policy(job.start, job.sft.seed, job.sft.lora)
-    options = replace(job.sft, frozen=resolve_frozen(job.sft.frozen, job.start) if 'auto' in job.sft.frozen else job.sft.frozen)
+    options = job.sft
+    if 'auto' in options.frozen: options = replace(options, frozen=resolve_frozen(options.frozen, job.start))
     sources, weights = weighted_sources(job, policy, out)
     unseen = validation_source(policy, out, job.validation, job.sources, job.max_tokens) if job.validation else None
     prober = make_prober() if options.online_every else None
     with report_interrupt(lambda: kept_steps(out)):
-        return fit(policy, sources, out, trainer_config(options, bool(job.validation)), weights, unseen, prober, players(job, policy))
+        config = trainer_config(options, bool(job.validation))
+        return fit(policy, sources, out, config, weights, unseen, prober, players(job, policy))
 
 def weighted_sources(
     job: SFTJob,

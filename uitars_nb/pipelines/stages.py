@@ -119,4 +119,5 @@ def quiet_training():
     for name in [o for o in logging.root.manager.loggerDict if o.startswith('lightning')]:
         if (logger := logging.getLogger(name)) and wanted_record not in logger.filters: logger.addFilter(wanted_record)
     warnings.filterwarnings('once', category=UserWarning)
-    for text in ('.*does not have many workers', '.*`weights_only` was not set'): warnings.filterwarnings('ignore', text)
+    for text in ('.*does not have many workers', '.*`weights_only` was not set'):
+        warnings.filterwarnings('ignore', text)
