@@ -116,6 +116,8 @@ def wanted_record(
 def quiet_training():
     "Keep tips and notes of Lightning off the terminal, and repeated warnings; errors and other warnings stay."
     import lightning.pytorch   # makes the loggers
+    from transformers.utils.logging import disable_progress_bar
+    disable_progress_bar()   # of shards of weights
     for name in [o for o in logging.root.manager.loggerDict if o.startswith('lightning')]:
         if (logger := logging.getLogger(name)) and wanted_record not in logger.filters: logger.addFilter(wanted_record)
     warnings.filterwarnings('once', category=UserWarning)

@@ -143,8 +143,8 @@ def paired_differences(
     against: str,
     ratio: bool = False,   # of logarithms
 ) -> pd.Series:
-    """Difference of each seed's means. Raises `ValueError` for a variant without a curve, and for fewer than two seeds in
-    common."""
+    """Difference of each seed's means. Raises `ValueError` for a variant without a curve, and for fewer than two seeds
+    in common."""
     each = curves.groupby(['variant', 'seed'])[column].mean().unstack('variant')
     if gone := [o for o in (variant, against) if o not in each]:
         raise ValueError(f'no curve of {gone[0]!r}: there are those of {", ".join(map(repr, each))}')
