@@ -24,8 +24,8 @@ test: setup  ## What has to hold, in a quarter of an hour of two cores: export, 
 test-all: setup  ## All tests, those marked slow too: hours (ARGS="-m slow": these alone)
 	@$(BIN)/python -m pytest $(SPREAD) -m '' $(ARGS)
 
-lab: setup  ## JupyterLab on the notebooks
-	@$(BIN)/jupyter lab --notebook-dir nbs $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
+lab: setup  ## JupyterLab on notebooks and reports, opened at nbs/index.ipynb
+	@$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/nbs/index.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 docs: setup  ## Build the site into _docs/
 	@$(BIN)/python .ci/site/build.py $(ARGS)

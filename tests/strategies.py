@@ -3,7 +3,8 @@ import re
 
 from hypothesis import strategies as st
 
-from uitars_nb.core.actions import ACTION_SPACE, TYPES, Function, Parameter
+from uitars_nb.core.actions import ACTION_SPACE, Function
+from uitars_nb.core.parameters import TYPES, Parameter
 from uitars_nb.core.coordinates import GRID
 from uitars_nb.core.types import Action, freeze
 

@@ -5,8 +5,10 @@ import jsonschema, pytest
 from hypothesis import given, strategies as st
 
 from strategies import SPACE, actions, texts, values
-from uitars_nb.core.actions import ACTION_SPACE, MODES, TYPES, ActionSpace, Fault, FaultKind, Function, Parameter
-from uitars_nb.core.actions import arguments, from_tool, read_value, short, table, to_tool, validate, write_value
+from uitars_nb.core.actions import ACTION_SPACE, MODES, ActionSpace, Function
+from uitars_nb.core.parameters import TYPES, Fault, FaultKind, Parameter
+from uitars_nb.core.actions import arguments, from_tool, read_value, table, to_tool, validate, write_value
+from uitars_nb.core.parameters import short
 from uitars_nb.core.types import Action, from_plain, to_plain
 
 PAPER = {  # function -> parameters, * required, as the report lists them

@@ -31,8 +31,8 @@ async def asked(desk, *questions):
 
 
 async def test_each_annotator_keeps_an_episode_until_they_have_left():
-    desk, now = AnnotationDesk(patience=60), 0.
-    desk.clock = lambda: now
+    now = 0.
+    desk = AnnotationDesk(patience=60, clock=lambda: now)
     one, two = await asked(desk, question('a'), question('b'))
     assert (await desk.take('Ann')).episode == 'a' and (await desk.take('Bob')).episode == 'b'
     assert await desk.take('Cid', .01) is None
@@ -59,7 +59,7 @@ async def test_at_the_end_nobody_is_left_waiting(capfd):
     import httpx
     async with annotating(desk := AnnotationDesk(), 'secret') as address, httpx.AsyncClient(base_url=address.partition('#')[0], headers=dict(authorization='Bearer secret'), timeout=60) as client:
         waiting = asyncio.ensure_future(client.get('/next', params=dict(annotator='Ann')))
-        while 'Ann' not in desk.heard: await asyncio.sleep(.01)
+        while 'Ann' not in desk.leases.heard: await asyncio.sleep(.01)
         await desk.close()
         said = (await waiting).json()
         assert said['over'] and said['question'] is None
@@ -72,7 +72,7 @@ async def test_a_service_that_ends_tells_those_who_wait(capfd):
     async with httpx.AsyncClient(headers=dict(authorization='Bearer secret'), timeout=60) as client:
         async with annotating(desk := AnnotationDesk(), 'secret') as address:
             waiting = asyncio.ensure_future(client.get(address.partition('#')[0] + 'next', params=dict(annotator='Ann')))
-            while 'Ann' not in desk.heard: await asyncio.sleep(.01)
+            while 'Ann' not in desk.leases.heard: await asyncio.sleep(.01)
         assert (await waiting).json()['over']
     assert 'Traceback' not in capfd.readouterr().err
 
@@ -86,8 +86,8 @@ async def test_an_episode_that_ends_takes_its_question_along():
     assert not desk.open and await desk.take('Ann', .01) is None
 
 async def test_the_journal_says_what_was_decided(tmp_path):
-    desk, now = AnnotationDesk(tmp_path/'decisions.jsonl'), 5.
-    desk.clock = lambda: now
+    now = 5.
+    desk = AnnotationDesk(tmp_path/'decisions.jsonl', clock=lambda: now)
     for k, (words, action) in enumerate([('the left one', click(200)), ('the left one, as it says', click(200)), ('neither', Action('finished'))]):
         asking, = await asked(desk, question(steps=(Step(SCREEN),) * k))
         await desk.take('Ann')
@@ -162,7 +162,7 @@ async def test_a_key_accepts_a_proposal(page):
     assert await browser.evaluate('document.getElementById("instruction").textContent') == '<b>Take</b> one.'
     await browser.act(Action('hotkey', dict(key='2')))
     assert await asyncio.wait_for(asking, 60) == Decision('the right one', (click(800),))
-    assert desk.counts['accepted'] == 1 and desk.holders['e/1'] == 'Ann'
+    assert desk.counts['accepted'] == 1 and desk.leases.holders['e/1'] == 'Ann'
     following, = await asked(desk, question(steps=(Step(SCREEN, 'the right one', (click(800),), error='there is nothing'),)))
     await seen(browser, 'document.getElementById("where").textContent.includes("step 2")')
     assert 'there is nothing' in await browser.evaluate('document.getElementById("past").textContent')

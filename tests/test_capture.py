@@ -1,5 +1,5 @@
 "A screenshot is what the page shows there: scrolled pages against Chromium's own picture of the whole document, cut to the screen."
-import base64
+import asyncio, base64
 from urllib.parse import quote
 
 import numpy as np

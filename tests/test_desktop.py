@@ -17,7 +17,8 @@ from tests.waiting import lives, until
 from uitars_nb.core.coordinates import to_pixel
 from uitars_nb.core.types import Action, StopReason
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure, Session
-from uitars_nb.sandbox.desktop.session import FONTS, SOCKETS, DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
+from uitars_nb.sandbox.desktop.hosts import FONTS, SOCKETS, drop_sockets, jail_for_desktop
+from uitars_nb.sandbox.desktop.session import DesktopConfig, DesktopSession
 from uitars_nb.sandbox.jail.jail import Jail
 from uitars_nb.sandbox.desktop.keysyms import keysym
 from uitars_nb.sandbox.desktop.recording import find_ffmpeg

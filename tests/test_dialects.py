@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from strategies import SPACE, actions, replies, texts
-from uitars_nb.core.actions import ACTION_SPACE, Fault, FaultKind
+from uitars_nb.core.actions import ACTION_SPACE
+from uitars_nb.core.parameters import Fault, FaultKind
 from uitars_nb.core.coordinates import GRID, smart_resize
 from uitars_nb.core.grammar import Parsed
 from uitars_nb.core.types import Action

@@ -1,5 +1,5 @@
 """core.figures: intervals against scipy and against simulation, paired rounds under drift, many writers at once, the schema of contract 9."""
-import json, multiprocessing as mp, shutil, subprocess, sys
+import json, multiprocessing as mp, os, shutil, subprocess, sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import binom
 
-from uitars_nb.core.figures import GOALS, Figure, FigureGoal, alternate, figure, figure_table, load_figures, machine, markdown, median_interval, rank, ratio, record_figures, typical
+from uitars_nb.core.figures import GOALS, Figure, FigureGoal, alternate, figure, figure_table, load_figures, load_goals, machine, markdown, median_interval, rank, ratio, record_figures, typical
 
 root = Path(__file__).resolve().parents[1]
 SCHEMA = ['value', 'goal', 'unit', 'low', 'high', 'n', 'command', 'machine', 'date']  # contract 9, in its order
@@ -92,6 +92,21 @@ def test_goals_are_those_of_the_issue():
         browser_reset_vs_selenium=(6, 'higher'), browser_pool_vs_selenium=(8, 'higher'), clock_speed=(60, 'higher'), pool_recovery_s=(2, 'lower'), oracle_tasks=(59, 'higher'))
     assert {k: (GOALS[k].value, GOALS[k].better) for k in wanted} == wanted
     assert {'leak_mb_per_1000_episodes', 'store_bytes_per_step', 'store_ms_per_step'} <= set(GOALS)
+
+
+def test_a_goal_that_the_file_misspells_is_refused(tmp_path):
+    (tmp_path/'goals.yaml').write_text('goals:\n  speed: {what: a click, valu: 3}\nbeside: {}\ncounted_twice: []\n')
+    with pytest.raises(TypeError, match='valu'): load_goals(tmp_path/'goals.yaml')
+
+
+def test_a_package_without_its_repository_has_no_goals(tmp_path):
+    "It still records and shows figures, also those that bring a goal of their own."
+    shutil.copytree(root/'uitars_nb', tmp_path/'uitars_nb', ignore=lambda folder, names: [o for o in names if Path(folder).name == 'uitars_nb' and o not in ('__init__.py', 'core')])
+    code = '''from uitars_nb.core.figures import *
+record_figures('r', dict(clock_speed=Figure(3, unit='x'), store_ms_per_step=Figure(1, goal=2)))
+print(GOALS, BESIDE, figure_table(load_figures()).goal.tolist())'''
+    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, env=os.environ | dict(PYTHONPATH=str(tmp_path)), capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("{} {} ['', '≥ 2']", '')
 
 
 @pytest.mark.parametrize('better, value, met', [('higher', 2, True), ('higher', 3, True), ('higher', 1.9, False), ('lower', 2, True), ('lower', 2.1, False), ('lower', 1, True)])

@@ -8,7 +8,8 @@ from hypothesis import assume, example, given, settings, strategies as st
 
 from strategies import FRAGMENTS, SPACE, actions, replies, texts
 from uitars_nb.core import grammar, grammar15
-from uitars_nb.core.actions import ACTION_SPACE, Fault, FaultKind
+from uitars_nb.core.actions import ACTION_SPACE
+from uitars_nb.core.parameters import Fault, FaultKind
 from uitars_nb.core.coordinates import GRID, grid_to_model, smart_resize, to_pixel
 from uitars_nb.core.grammar import Parsed
 from uitars_nb.core.types import Action

@@ -72,7 +72,7 @@ async def test_what_cannot_be_started_says_why():
         with pytest.raises(PermissionError): await jail.spawn(['/etc/hostname'])
         with pytest.raises(FileNotFoundError): await jail.spawn(['true'], cwd='/nowhere')
         with pytest.raises(OSError, match='too long'): await jail.spawn(['echo', 'x' * 200_000])
-        assert await jail.run(['true']) == (0, b'') and not jail.waiting
+        assert await jail.run(['true']) == (0, b'') and not jail.client.waiting
 
 
 async def test_what_no_system_call_can_take_is_refused_and_ends_nothing():
@@ -87,7 +87,7 @@ async def test_what_no_system_call_can_take_is_refused_and_ends_nothing():
 async def test_orders_wait_until_the_socket_has_room():
     async with Jail(SMALL) as jail:
         assert await asyncio.gather(*[jail.run(['true', 'x' * 100_000]) for _ in range(12)]) == [(0, b'')] * 12
-        assert not jail.waiting
+        assert not jail.client.waiting
 
 
 async def test_many_at_once():

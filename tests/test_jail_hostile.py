@@ -6,6 +6,7 @@ import pytest
 
 from tests.escapes import LIMITS
 from uitars_nb.core.types import Action
+from uitars_nb.sandbox.jail import client as clients
 from uitars_nb.sandbox.jail import jail as jails
 from uitars_nb.sandbox.base import ActionError
 from uitars_nb.sandbox.jail.cgroups import Group, fits, places
@@ -83,16 +84,17 @@ async def test_a_stopped_start_ends_with_its_child():
             assert await jail.read('/etc/hostname') == b'sandbox\n', 'other orders are answered meanwhile'
             try: await asyncio.wait_for(task, 20)
             except TimeoutError as e: failures += 'stopped' in str(e)
-        assert failures and not jail.waiting
+        assert failures and not jail.client.waiting
 
 
 async def test_an_order_without_an_answer_has_an_end(monkeypatch):
-    monkeypatch.setattr(jails, '_SOURCE', jails._SOURCE.replace("ORDERS = ('spawn'", "Supervisor.nap = lambda self, fds: time.sleep(2) or ({}, [])\nORDERS = ('nap', 'spawn'"))
+    nap = "\nOrders.nap = lambda self, fds: time.sleep(2) or ({}, [])\nORDERS += ('nap',)"
+    monkeypatch.setattr(jails, '_SOURCE', jails._SOURCE + nap)
     async with Jail(SMALL) as jail:
-        monkeypatch.setattr(jails, 'ANSWER', .5, raising=False)
+        monkeypatch.setattr(clients, 'ANSWER', .5)
         with pytest.raises(TimeoutError, match='did not answer'): await asyncio.wait_for(jail.ask('nap'), 1.5)
-        monkeypatch.setattr(jails, 'ANSWER', 25.)
-        assert await jail.run(['echo', 'on']) == (0, b'on\n') and not jail.waiting
+        monkeypatch.setattr(clients, 'ANSWER', 25.)
+        assert await jail.run(['echo', 'on']) == (0, b'on\n') and not jail.client.waiting
 
 
 async def test_too_many_programs_for_a_kernel_is_said(session):

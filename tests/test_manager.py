@@ -256,7 +256,7 @@ async def test_a_worker_that_was_asked_to_go_offers_nothing(managers):
     manager = await managers(dict(simulated=KindConfig(slots=1, most=1)))
     await until(lambda: only_pool(manager).idle)
     pool, link = only_pool(manager), only_link(manager)
-    manager._dismiss(link)
+    pool.dismiss(link)
     manager._hear(link, dict(ready=[[0, manager.ledger.last_number()]]))   # it was on its way
     assert not pool.idle
     lease = await manager.acquire('ann', 'simulated')

@@ -34,7 +34,7 @@ BROWSER = {'size', 'window', 'scale', 'scroll_px', 'clock.mode', 'clock.speed', 
 DESKTOP = {'size', 'looking.quiet', 'looking.most'}
 within = lambda part, names: {f'{part}.{o}' for o in names}
 MAY = dict(simulated={'size', 'open_s', 'reset_s', 'failing'}, browser=BROWSER, desktop=DESKTOP, windows=DESKTOP, tools={'size'},
-           android=within('phone', {'settle', 'swipe_ms', 'hold_ms', 'scroll'}), browser_tools=within('screen', BROWSER), desktop_tools=within('screen', DESKTOP))
+           android=within('phone', {'settle', 'scroll'}), browser_tools=within('screen', BROWSER), desktop_tools=within('screen', DESKTOP))
 
 
 def dataclass_of(hint):

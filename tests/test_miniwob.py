@@ -10,7 +10,7 @@ from uitars_nb.core.types import Action, TaskSpec
 from uitars_nb.sandbox.base import ActionError
 from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.tasks.base import SUITES, TASKS, Task, seeds, split_of, suite
-from uitars_nb.tasks.hands import click_on, look
+from uitars_nb.tasks.oracle_helpers import click_on, look
 from uitars_nb.tasks.miniwob.task import AGAIN, BROWSER, GRADED, HTML, NAMES
 
 pytestmark = [pytest.mark.asyncio(loop_scope='module'), pytest.mark.timeout(900)]

@@ -12,7 +12,7 @@ from uitars_nb.cli.main import main
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Completion, StopReason
 from uitars_nb.flywheel.outcome_model import FILE, QUESTION, OutcomeModel, outcome_messages, choose_threshold, detection, judge_memory, outcome_examples, p_done
-from uitars_nb.flywheel.rewards import named_reward
+from uitars_nb.flywheel.reward_names import named_reward
 from uitars_nb.model.policy import Policy
 from uitars_nb.tasks.base import seeds
 from uitars_nb.train.reinforce import _named

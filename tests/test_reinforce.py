@@ -555,5 +555,5 @@ def test_samples_of_one_instance_are_one_piece_of_news():
     for success in (True, False, True, True, False) * 40:
         one.tell('miniwob/click-test', success)
         for _ in range(8): eight.tell('miniwob/click-test', success)
-        assert abs(one.chance['miniwob/click-test'] - eight.chance['miniwob/click-test']) < .05
-    assert eight.mean == eight.chance['miniwob/click-test'] and eight.chance['miniwob/click-link'] == .5
+        assert abs(one.estimates.chance['miniwob/click-test'] - eight.estimates.chance['miniwob/click-test']) < .05
+    assert eight.estimates.mean == eight.estimates.chance['miniwob/click-test'] and eight.estimates.chance['miniwob/click-link'] == .5

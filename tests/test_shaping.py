@@ -119,8 +119,8 @@ def test_weights_that_break_the_promise_are_refused(wrong, says):
 
 
 @pytest.mark.parametrize('wrong, says', [
-    (dict(signal_BS=torch.tensor([[0., float('nan')]])), 'not a finite number'), (dict(signal_BS=torch.tensor([[0., .1]])), 'without own tokens'),
-    (dict(malformed_BS=torch.tensor([[False, True]])), 'without own tokens')])
+    (dict(signal_BS=torch.tensor([[0., float('nan')]])), 'not a finite number'), (dict(signal_BS=torch.tensor([[0., .1]])), 'without response tokens'),
+    (dict(malformed_BS=torch.tensor([[False, True]])), 'without response tokens')])
 def test_what_cannot_be_placed_is_refused(wrong, says):
     batch = dict(malformed_BS=torch.zeros(1, 2).bool(), tokens_BS=torch.tensor([[3, 0]]), signal_BS=torch.zeros(1, 2), max_steps_B=torch.tensor([5]))
     with pytest.raises(ValueError, match=says): shape_rewards(**batch | wrong)

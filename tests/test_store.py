@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from PIL import Image
 
-from uitars_nb.core import store as store_module
-from uitars_nb.core.store import DamagedShard, DoubleId, Store, StrayShard, from_rows, read_rows
+from uitars_nb.core import shards
+from uitars_nb.core.shards import from_rows, read_rows
+from uitars_nb.core.store import DamagedShard, DoubleId, Store, StrayShard
 from uitars_nb.core.types import Action, Completion, Event, EventKind, Observation, Step, StopReason, Tab, TaskSpec, Trajectory
 
 # texts with everything, half surrogate pairs and NULs included
@@ -84,7 +85,7 @@ def test_shards_from_before_a_column_was_added_are_read(tmp_path):
 
 @pytest.mark.parametrize('group', [1, 500, 5000, 1 << 24])
 def test_rows_of_a_trajectory_are_found_however_groups_fall(tmp_path, monkeypatch, group):
-    monkeypatch.setattr(store_module, 'GROUP', group)
+    monkeypatch.setattr(shards, 'GROUP', group)
     trajs = [tiny(f't{k}', n=k % 5, value=k) for k in range(20)]
     store = Store(tmp_path)
     store.extend(trajs)

@@ -372,8 +372,9 @@ async def test_what_a_task_does_counts(session):
 # With a desktop
 
 async def test_one_home_for_desktop_and_tools():
+    import uitars_nb.sandbox.desktop.hosts as hosts
     import uitars_nb.sandbox.desktop.session as desktop
-    config = desktop.jail_for_desktop(JailConfig())
+    config = hosts.jail_for_desktop(JailConfig())
     async with Jail(config) as jail:
         screen = await desktop.DesktopSession(desktop.DesktopConfig(size=(640, 480)), jail).start()
         session = ToolSession(ToolConfig(), screen, jail=jail)
@@ -391,4 +392,4 @@ async def test_one_home_for_desktop_and_tools():
         await session.reset()
         assert await do(session, bash('ls *.txt; pgrep sleep; pgrep xterm; echo none')) == "ls: cannot access '*.txt': No such file or directory\nnone\n[exit code 0]"
         await session.close()
-    desktop.drop_sockets(config)
+    hosts.drop_sockets(config)

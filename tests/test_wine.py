@@ -9,7 +9,8 @@ import pytest
 from tests.waiting import until
 from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import ActionError
-from uitars_nb.sandbox.desktop.session import DesktopConfig, drop_sockets, jail_for_desktop
+from uitars_nb.sandbox.desktop.hosts import drop_sockets, jail_for_desktop
+from uitars_nb.sandbox.desktop.session import DesktopConfig
 from uitars_nb.sandbox.jail.jail import Jail
 from uitars_nb.sandbox.desktop.remote import LookTiming
 from uitars_nb.sandbox.desktop.wine import WINDOWS, WindowsSession, link_libraries, own_folders, prefix_archive

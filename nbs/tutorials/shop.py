@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from uitars_nb.tasks.base import SUITES, Outcome, register
-from uitars_nb.tasks.hands import click_on
+from uitars_nb.tasks.oracle_helpers import click_on
 
 PAGE = 'data:text/html,' + quote((Path(__file__).parent/'shop.html').read_text())
 GOODS = 'apples bread cheese eggs honey jam lemons milk nuts oil pasta rice salt soap tea'.split()

@@ -4,7 +4,7 @@ import re
 from uitars_nb.agent.loop import Reply
 from uitars_nb.core.types import Action
 from uitars_nb.flywheel.rewards import Reward, TaskVerifier
-from uitars_nb.tasks.hands import click_on
+from uitars_nb.tasks.oracle_helpers import click_on
 
 
 class Shopper:

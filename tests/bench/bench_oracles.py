@@ -10,7 +10,7 @@ from uitars_nb.core.types import StopReason
 from uitars_nb.evaluation.policies import CandidOracle
 from uitars_nb.sandbox.browser.chromium import chromium_version
 from uitars_nb.sandbox.browser.pool import BrowserPool
-from uitars_nb.tasks import hands
+from uitars_nb.tasks import oracle_helpers
 from uitars_nb.tasks.miniwob import task as miniwob
 from uitars_nb.tasks.base import suite
 
@@ -21,7 +21,7 @@ COMMAND = 'python -m tests.bench oracles'
 
 def code(name):
     "A number that changes with an oracle's code."
-    source = inspect.getsource(inspect.getmodule(miniwob.ORACLES[name])) + inspect.getsource(hands)
+    source = inspect.getsource(inspect.getmodule(miniwob.ORACLES[name])) + inspect.getsource(oracle_helpers)
     return zlib.crc32(source.encode())
 
 

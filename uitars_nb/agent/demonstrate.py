@@ -15,21 +15,31 @@ import numpy as np
 from .loop import OracleAgent, Reply
 from ..core.coordinates import to_pixel
 from ..core.types import Action, Observation, Step
-from .notice import notice
+from ..tasks.miniwob.think_aloud import think_aloud
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #5290ec37
 NAMED = '''([x, y]) => {
   const hit = document.elementFromPoint(x, y);
   if (!hit) return ['', ''];
-  const e = hit.closest('button, a, label, select, option, textarea, input, th, td, li, h1, h2, h3') || hit, tag = e.tagName.toLowerCase();
+  const e = hit.closest('button, a, label, select, option, textarea, input, th, td, li, h1, h2, h3') || hit;
+  const tag = e.tagName.toLowerCase();
   const clean = s => (s || '').replace(/\\s+/g, ' ').trim(), type = e.type || '';
-  const paint = e => { const s = getComputedStyle(e), c = e.namespaceURI?.endsWith('svg') ? s.fill : s.backgroundColor;
-    const v = (c.match(/[\\d.]+/g) || []).map(Number); return v.length < 3 || v[3] === 0 ? null : v };
-  const kinds = {a: 'link', select: 'list', option: 'option', textarea: 'field', button: 'button', label: 'label', li: 'item', td: 'cell', th: 'cell', h3: 'section', h2: 'heading', h1: 'heading',
-    circle: 'circle', rect: 'rectangle', polygon: 'polygon', ellipse: 'ellipse', path: 'shape', text: 'text', tspan: 'text', canvas: 'canvas', svg: 'drawing', img: 'image', line: 'line'};
-  const boxes = {checkbox: 'box', radio: 'radio', submit: 'button', button: 'button', image: 'button', range: 'slider', color: 'colour', date: 'date'};
-  const kind = tag === 'input' ? boxes[type] || 'field' : kinds[tag] || (e.className?.includes?.('handle') ? 'handle' : 'spot');
-  const label = tag === 'input' ? clean(e.labels?.[0]?.textContent) || (boxes[type] ? clean(e.value === 'on' ? '' : e.value) : clean(e.placeholder || e.name))
+  const paint = e => {
+    const s = getComputedStyle(e), c = e.namespaceURI?.endsWith('svg') ? s.fill : s.backgroundColor;
+    const v = (c.match(/[\\d.]+/g) || []).map(Number);
+    return v.length < 3 || v[3] === 0 ? null : v };
+  const kinds = {
+    a: 'link', select: 'list', option: 'option', textarea: 'field', button: 'button', label: 'label', li: 'item',
+    td: 'cell', th: 'cell', h3: 'section', h2: 'heading', h1: 'heading', circle: 'circle', rect: 'rectangle',
+    polygon: 'polygon', ellipse: 'ellipse', path: 'shape', text: 'text', tspan: 'text', canvas: 'canvas',
+    svg: 'drawing', img: 'image', line: 'line'};
+  const boxes = {
+    checkbox: 'box', radio: 'radio', submit: 'button', button: 'button', image: 'button', range: 'slider',
+    color: 'colour', date: 'date'};
+  const kind = tag === 'input' ? boxes[type] || 'field'
+    : kinds[tag] || (e.className?.includes?.('handle') ? 'handle' : 'spot');
+  const label = tag === 'input' ? clean(e.labels?.[0]?.textContent) || (
+      boxes[type] ? clean(e.value === 'on' ? '' : e.value) : clean(e.placeholder || e.name))
     : tag === 'select' ? clean(e.selectedOptions[0]?.text) : tag === 'textarea' ? '' : clean(e.textContent);
   const rgb = label ? null : paint(e);
   return [kind, label.length > 30 ? '' : label, rgb && rgb.slice(0, 3)];
@@ -96,7 +106,7 @@ class Demonstrator(OracleAgent):
     async def act(self, steps: Sequence[Step], obs: Observation) -> Reply:
         "Return the oracle's next action with its description."
         reply = await super().act(steps, obs)
-        words = [await notice(self.session, self.spec), await describe_action(self.session, reply.actions[0])]
+        words = [await think_aloud(self.session, self.spec), await describe_action(self.session, reply.actions[0])]
         return Reply('; '.join(o for o in words if o), reply.actions)
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #a0d3f13d

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['REPLY', 'SMALL', 'MemoryConfig', 'in_words', 'step_outcome', 'step_line', 'merge_repeats', 'drop_middle', 'Plan',
-           'Memory', 'opening', 'messages', 'plans', 'Context', 'recall', 'image_tokens', 'text_tokens',
-           'estimate_tokens', 'summary_request']
+           'summary_lines', 'summarize', 'observation_words', 'opening', 'plans', 'Context', 'richest_fit',
+           'image_tokens', 'text_tokens', 'estimate_tokens', 'Memory', 'summary_request']
 
 # %% ../../nbs/40_agent/05_memory.ipynb #c2f769f7
 import math
@@ -109,7 +109,7 @@ def drop_middle(
         part.append(line)
     return [*head, f'(... {len(lines) - len(head) - len(tail)} lines)', *tail[::-1]] if head else []
 
-# %% ../../nbs/40_agent/05_memory.ipynb #f2b6f7a2
+# %% ../../nbs/40_agent/05_memory.ipynb #0a95bab1
 @dataclass(frozen=True)
 class Plan:
     "What a prompt holds of an episode."
@@ -117,66 +117,52 @@ class Plan:
     images: int         # number of newest screenshots
     share: float = 1.   # fraction of the character limits for summary and texts
 
-@dataclass(frozen=True)
-class Memory:
-    "Builds the prompts of an episode."
-    config: MemoryConfig
-    dialect: Dialect
-    count: Callable[[list[dict]], int]   # number of tokens of rendered messages
-    space: ActionSpace = ACTION_SPACE    # functions that the policy may call
+def summary_lines(
+    config: MemoryConfig,
+    steps: Sequence[Step],             # all so far, and the newest observation as a step without a reply
+    start: int,                        # the lines cover the steps before it
+    written: Mapping[int, str] = {},   # chunk number -> summary by a model
+) -> Iterable[tuple[int, int, str]]:
+    "Yield (first step, last step, text): one entry a chunk if a model's summary of it exists, else one a step."
+    for c in range(math.ceil(start / config.chunk)):
+        a, b = c * config.chunk, min((c + 1) * config.chunk, start)
+        if written.get(c) and b - a == config.chunk:
+            yield a + 1, b, ' '.join(cut_middle(written[c], config.line * config.chunk).split())
+        else: yield from ((i + 1, i + 1, step_line(steps[i], steps[i + 1].observation, config)) for i in range(a, b))
 
-    def summary(self,
-        steps: Sequence[Step],   # all so far
-        plan: Plan,
-                written: Mapping[int, str] = {},   # chunk number -> summary by a model
-    ) -> str:
-        "Return the summary of the steps before the plan's start, or ''."
-        cfg, most = self.config, int(self.config.summary * plan.share)
-        if not (cfg.episodic and plan.start and most): return ''
-        lines = drop_middle(merge_repeats(self.lines(steps, plan.start, written)), most)
-        return '\n'.join(['Earlier steps:', *lines]) if lines else ''
-
-    def lines(self, steps: Sequence[Step], start: int,
-              written: Mapping[int, str] = {}) -> Iterable[tuple[int, int, str]]:
-        """Yield (first step, last step, text) for the steps before `start`: one entry a chunk where a model's summary
-        exists, else one a step."""
-        cfg = self.config
-        for c in range(math.ceil(start / cfg.chunk)):
-            a, b = c * cfg.chunk, min((c + 1) * cfg.chunk, start)
-            if written.get(c) and b - a == cfg.chunk:
-                yield a + 1, b, ' '.join(cut_middle(written[c], cfg.line * cfg.chunk).split())
-            else: yield from ((i + 1, i + 1, step_line(steps[i], steps[i + 1].observation, cfg)) for i in range(a, b))
-
-# %% ../../nbs/40_agent/05_memory.ipynb #809843cc
-def _patch(f): setattr(Memory, f.__name__, f); return f
-
-@_patch
-def opening(self,
-    instruction: str,
-    summary: str = '',
-) -> str:
-    "Return the text that begins the first user message."
-    return '\n\n'.join(o for o in (self.config.heading + instruction, summary) if o)
-
-@_patch
-def messages(self,
-    instruction: str,
-    turns: Sequence[Step],             # the steps so far, and the newest observation as a step without a reply
+def summarize(
+    config: MemoryConfig,
+    steps: Sequence[Step],             # as for `summary_lines`
     plan: Plan,
     written: Mapping[int, str] = {},
-) -> list[dict]:
-    "Return the chat messages for a plan."
-    cfg, last = self.config, len(turns) - 1
-    out = [dict(role='system', content=[dict(type='text', text=self.dialect.system(self.space))])] if cfg.system else []
-    for k in range(plan.start, last + 1):
-        words = describe_observation(turns[k].observation, feedback(turns[:k], turns[k].observation),
-                                     int(cfg.text * plan.share), cfg.events) if plan.share else ''
-        if k == plan.start:
-            words = '\n'.join(o for o in (self.opening(instruction, self.summary(turns, plan, written)), words) if o)
-        out.append(observation_message(turns[k].observation, words,
-                                       None if k > last - plan.images else cfg.placeholder))
-        if k < last: out.append(reply_message(turns[k], self.dialect, self.space))
-    return out
+) -> str:
+    "Return the summary of the steps before the plan's start, or ''."
+    most = int(config.summary * plan.share)
+    if not (config.episodic and plan.start and most): return ''
+    lines = drop_middle(merge_repeats(summary_lines(config, steps, plan.start, written)), most)
+    return '\n'.join(['Earlier steps:', *lines]) if lines else ''
+
+# %% ../../nbs/40_agent/05_memory.ipynb #9fbb0c11
+def observation_words(
+    config: MemoryConfig,
+    turns: Sequence[Step],   # the steps so far, and the newest observation as a step without a reply
+    k: int,                  # number of the turn
+    plan: Plan,
+) -> str:
+    "Return the text of an observation in the prompt; '' if the plan has no room for texts."
+    if not plan.share: return ''
+    obs = turns[k].observation
+    return describe_observation(obs, feedback(turns[:k], obs), int(config.text * plan.share), config.events)
+
+def opening(
+    config: MemoryConfig,
+    instruction: str,
+    summary: str = '',   # of earlier steps
+    words: str = '',     # of the first observation that is shown
+) -> str:
+    "Return the text of the first user message."
+    head = '\n\n'.join(o for o in (config.heading + instruction, summary) if o)
+    return '\n'.join(o for o in (head, words) if o)
 
 # %% ../../nbs/40_agent/05_memory.ipynb #a5fc9584
 def plans(
@@ -191,7 +177,7 @@ def plans(
     full = [Plan(s, min(shown, n - s + 1)) for s in starts]
     return full + [Plan(n, 1, k / 16) for k in range(15, -1, -1)]
 
-# %% ../../nbs/40_agent/05_memory.ipynb #7b8681cb
+# %% ../../nbs/40_agent/05_memory.ipynb #a5a8b1a1
 @dataclass(frozen=True)
 class Context:
     "A prompt and the part of the episode that it holds."
@@ -200,36 +186,12 @@ class Context:
     start: int                     # first step held in full
     tokens: int                    # length of the prompt
 
-# %% ../../nbs/40_agent/05_memory.ipynb #fa9b76bd
-@_patch
-def recall(self,
-    instruction: str,
-    steps: Sequence[Step],             # so far
-           obs: Observation,                  # the newest observation
-           reply: int = 0,                    # tokens reserved for the reply
-           written: Mapping[int, str] = {},   # chunk number -> summary by a model
+def richest_fit(
+    options: Sequence[Plan],             # from the richest to the poorest
+    build: Callable[[Plan], Context],
+    room: int,                           # maximum number of tokens
 ) -> Context:
-    """Return the richest prompt that fits. Raises `ContextExceeded` if instruction and newest screenshot alone do not
-    fit, `ContextTooSmall` if the first screenshot alone does not."""
-    turns, room = [*steps, Step(obs)], self.config.context - reply
-    def build(plan):
-        "Return the prompt of a plan with its token count."
-        messages = self.messages(instruction, turns, plan, written)
-        shown = tuple(range(len(steps) + 1 - plan.images, len(steps) + 1))
-        return Context(messages, shown, plan.start, self.count(messages))
-    try: return _first(plans(self.config, len(steps)), build, room)
-    except ContextExceeded as e:
-        if steps or self.count(self.messages('', turns, plans(self.config, 0)[-1], {})) <= room: raise
-        raise ContextTooSmall(_too_small(self.config.context, reply, obs)) from e
-
-def _too_small(context, reply, obs):
-    screen = 'x'.join(map(str, obs.screenshot.shape[1::-1]))
-    return (
-        f'a context of {context} tokens, {reply} of them for the reply, does not hold one screen of {screen}: give a '
-        f'longer context (--context), shorter replies or smaller screens')
-
-def _first(options, build, room):
-    "Return the context of the richest plan that has at most `room` tokens."
+    "Return the prompt of the richest plan that fits, by binary search. Raises `ContextExceeded` if none does."
     if (best := build(options[0])).tokens <= room: return best
     if (best := build(options[-1])).tokens > room: raise ContextExceeded(
         f'instruction and newest screenshot take {best.tokens} tokens and there is room for {room} beside the reply: '
@@ -240,6 +202,12 @@ def _first(options, build, room):
         if (tried := build(options[middle])).tokens <= room: high, best = middle, tried
         else: low = middle
     return best
+
+def _too_small(context, reply, obs):
+    screen = 'x'.join(map(str, obs.screenshot.shape[1::-1]))
+    return (
+        f'a context of {context} tokens, {reply} of them for the reply, does not hold one screen of {screen}: give a '
+        f'longer context (--context), shorter replies or smaller screens')
 
 # %% ../../nbs/40_agent/05_memory.ipynb #15ba7173
 def image_tokens(
@@ -267,10 +235,53 @@ def estimate_tokens(
     "Estimate the number of tokens of messages, on the high side; by default for Qwen2.5-VL."
     return sum(6 + sum(_part_tokens(o, image, text) for o in m['content']) for m in messages)
 
+# %% ../../nbs/40_agent/05_memory.ipynb #0543703a
+@dataclass(frozen=True)
+class Memory:
+    "Builds the prompts of an episode."
+    config: MemoryConfig
+    dialect: Dialect
+    count: Callable[[list[dict]], int]   # number of tokens of rendered messages
+    space: ActionSpace = ACTION_SPACE    # functions that the policy may call
+
+    def messages(self, instruction: str, turns: Sequence[Step], plan: Plan,
+                 written: Mapping[int, str] = {}) -> list[dict]:
+        "Return the chat messages for a plan; the last of `turns` is the newest observation, without a reply."
+        cfg, last = self.config, len(turns) - 1
+        system = [dict(role='system', content=[dict(type='text', text=self.dialect.system(self.space))])]
+        out = system if cfg.system else []
+        for k in range(plan.start, last + 1):
+            words = observation_words(cfg, turns, k, plan)
+            if k == plan.start: words = opening(cfg, instruction, summarize(cfg, turns, plan, written), words)
+            shown = k > last - plan.images
+            out.append(observation_message(turns[k].observation, words, None if shown else cfg.placeholder))
+            if k < last: out.append(reply_message(turns[k], self.dialect, self.space))
+        return out
+
+    def recall(self,
+        instruction: str,
+        steps: Sequence[Step],             # so far
+        obs: Observation,                  # the newest observation
+        reply: int = 0,                    # tokens reserved for the reply
+        written: Mapping[int, str] = {},   # chunk number -> summary by a model
+    ) -> Context:
+        """Return the richest prompt that fits. Raises `ContextExceeded` if instruction and newest screenshot alone do
+        not fit, `ContextTooSmall` if the first screenshot alone does not."""
+        turns, room = [*steps, Step(obs)], self.config.context - reply
+        def build(plan):
+            "Return the prompt of a plan with its token count."
+            messages = self.messages(instruction, turns, plan, written)
+            shown = tuple(range(len(steps) + 1 - plan.images, len(steps) + 1))
+            return Context(messages, shown, plan.start, self.count(messages))
+        try: return richest_fit(plans(self.config, len(steps)), build, room)
+        except ContextExceeded as e:
+            if steps or self.count(self.messages('', turns, plans(self.config, 0)[-1], {})) <= room: raise
+            raise ContextTooSmall(_too_small(self.config.context, reply, obs)) from e
+
 # %% ../../nbs/40_agent/05_memory.ipynb #ec89cb01
 def summary_request(
     instruction: str,
-    lines: Iterable[tuple[int, int, str]],   # lines of the chunk, see `Memory.lines`
+    lines: Iterable[tuple[int, int, str]],   # lines of the chunk, see `summary_lines`
     words: int = 60,                         # maximum length of the answer
 ) -> list[dict]:
     "Return messages that ask a model for a summary of some steps."

@@ -135,9 +135,10 @@ async def _stream(conn, config, engine, pool, agent):
             # of each task no further instance has begun, and of all together no further group than as many times the
             # tasks
             drawn = max(curriculum.drawn.values()) + curriculum.revisits
-            facts = dict(engine.stats(), drawn=drawn, chance=curriculum.mean, wall=time.monotonic(),
+            facts = dict(engine.stats(), drawn=drawn, chance=curriculum.estimates.mean, wall=time.monotonic(),
                          sandbox_seconds=stream.busy_seconds / pool.size)
-            await asyncio.to_thread(conn.send, ('trajectory', traj, facts, curriculum.known, (*curriculum.unsettled,)))
+            state = curriculum.estimates.known, (*curriculum.instances.unsettled,)
+            await asyncio.to_thread(conn.send, ('trajectory', traj, facts, *state))
     playing = asyncio.ensure_future(out())
     done, rest = await asyncio.wait({orders, playing}, return_when=asyncio.FIRST_COMPLETED)
     for o in rest: o.cancel()

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .actions import (ACTION_SPACE, ActionSpace, Fault, FaultKind, Function, Parameter,
-                                    read_value, short, to_tool)
-from .actions import missing_parameter, unknown_function, unknown_parameter, validate, write_value
+from uitars_nb.core.actions import (
+    ACTION_SPACE, ActionSpace, Function, missing_parameter, read_value, to_tool, unknown_function, unknown_parameter,
+    validate, write_value)
+from .parameters import Fault, FaultKind, Parameter, short
 from .types import Action
 
 # %% ../../nbs/00_core/11_grammar.ipynb #dd70aafb
@@ -221,8 +222,10 @@ FORM = """Think first, then call one or more functions. Reply in exactly this fo
 <think>what you see, what you plan, what you do now</think>
 <seed:tool_call><function=NAME><parameter=NAME>value</parameter></function></seed:tool_call>
 
-Values are raw text without quotes. Points are written as <point>x y</point> with integers from 0 to 1000: 0 0 is the top left corner of the screen, 1000 1000
-the bottom right one. Where a value has to contain one of the tags of this form, put a backslash after its <, as in <\\/parameter>."""
+Values are raw text without quotes. Points are written as <point>x y</point> with integers from 0 to 1000: \
+0 0 is the top left corner of the screen, 1000 1000
+the bottom right one. Where a value has to contain one of the tags of this form, put a backslash \
+after its <, as in <\\/parameter>."""
 
 def describe(
     space: ActionSpace,

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['FLAWED', 'SCRIPTED', 'CandidExpert', 'CandidOracle', 'CandidDemonstrator', 'CandidPrematureFinish',
-           'CandidSkipFirstAction', 'script', 'check_policy', 'is_server', 'fingerprint_of', 'make_player']
+           'CandidSkipFirstAction', 'script', 'is_server', 'find_checkpoint', 'check_policy', 'fingerprint_of',
+           'make_player']
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #2ce29a82
 import os, re
@@ -60,29 +61,36 @@ def script(
     return load_plugin(name) if is_plugin(name) else SCRIPTED.get(name)
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #b1589c5c
-def check_policy(
-    name: str,  # script, plugin MODULE:NAME, checkpoint directory, owner/name on the Hugging Face hub, or server URL
-) -> str:
-    "Return the name after downloading the checkpoint it may stand for. Raises `KeyError` if no such policy exists."
-    if script(name) or is_server(name): return name
-    from uitars_nb.model.checkpoints import fetch
-    try: fetch(name)
-    except FileNotFoundError as e:
-        raise KeyError(
-            f'no policy {name!r}: give a script ({", ".join(SCRIPTED)}; '
-            f'at a rate of its own: {", ".join(f"{o}:.6" for o in FLAWED)}), MODULE:NAME of your own, '
-            'a checkpoint or an adapter by its directory or its name, '
-            f'or the URL of a server, http://HOST:PORT/v1 ({e})') from e
-    return name
-
 def is_server(
     name: str,
 ) -> bool:
     "Whether the name is the URL of a server."
     return name.startswith(('http://', 'https://'))
 
+def find_checkpoint(
+    name: str,  # script, plugin MODULE:NAME, checkpoint directory, owner/name on the Hugging Face hub, or server URL
+):
+    """The `Checkpoint` of a name, downloaded if necessary; None for a script, plugin or server. Raises `KeyError` if no
+    such policy exists."""
+    if script(name) or is_server(name): return None
+    from uitars_nb.model.resolve import Checkpoint
+    try: return Checkpoint.of(name, download=True)
+    except FileNotFoundError as e:
+        raise KeyError(
+            f'no policy {name!r}: give a script ({", ".join(SCRIPTED)}; '
+            f'at a rate of its own: {", ".join(f"{o}:.6" for o in FLAWED)}), MODULE:NAME of your own, '
+            'a checkpoint or an adapter by its directory or its name, '
+            f'or the URL of a server, http://HOST:PORT/v1 ({e})') from e
+
+def check_policy(
+    name: str,  # as `find_checkpoint` takes it
+) -> str:
+    "Return the name after downloading the checkpoint it may stand for. Raises `KeyError` if no such policy exists."
+    find_checkpoint(name)
+    return name
+
 async def fingerprint_of(
-    name: str,          # as `check_policy` takes it
+    name: str,          # as `find_checkpoint` takes it
     make_agent=None,    # from `make_player`; needed for a server
 ) -> str:
     "Fingerprint of a checkpoint's weights, a server's model, or a plugin's source; '' for built-in scripts."
@@ -90,13 +98,23 @@ async def fingerprint_of(
     if is_server(name):
         return ' '.join(str(v) for k, v in (await make_agent.engine.about()).items()
                         if k in ('id', 'root', 'weights', 'version') and v not in ('', None))
-    from uitars_nb.model.checkpoints import fetch, fingerprint
-    return fingerprint(fetch(name))
+    loaded = getattr(getattr(make_agent, 'engine', None), 'policy', None)
+    return loaded.weights if loaded else find_checkpoint(name).fingerprint
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #06dca51f
 @asynccontextmanager
+async def _served_player(name, sampling, dialect, context):
+    from uitars_nb.agent.policy_agent import PolicyAgent
+    from uitars_nb.model.remote import RemoteEngine
+    url, _, model = name.partition('#')
+    async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine:
+        about = await engine.about()
+        engine.token_parts = 'weights' in about   # this package's server accepts past replies as tokens
+        yield PolicyAgent.served(engine, about, sampling, dialect, context)
+
+@asynccontextmanager
 async def make_player(
-    name: str,                # as `check_policy` takes it; append `#MODEL` to the URL of a server with several models
+    name: str,                # as `find_checkpoint` takes it; with `#MODEL` after the URL of a server with several
     temperature: float = 0.,  # sampling temperature; 0: greedy
     top_p: float = 1.,
     max_tokens: int = REPLY,  # maximum length of a reply
@@ -107,20 +125,15 @@ async def make_player(
 ) -> AsyncIterator[MakeAgent]:
     """Context manager that yields the policy's agent factory. The environment variable `UITARS_TOKEN` holds a server's
     token. Raises `KeyError` if no such policy exists."""
-    if make := script(check_policy(name)): yield make; return
+    if make := script(name): yield make; return
+    checkpoint = find_checkpoint(name)
     from uitars_nb.agent.policy_agent import PolicyAgent
-    from uitars_nb.model.checkpoints import fetch
     from uitars_nb.model.engine.engine import Engine
     from uitars_nb.model.policy import Policy
-    from uitars_nb.model.remote import RemoteEngine
     from uitars_nb.model.engine.sampling import Sampling
     sampling = Sampling(temperature, top_p, max_tokens, seed)
-    if is_server(name):
-        url, _, model = name.partition('#')
-        async with RemoteEngine(url, model, os.environ.get('UITARS_TOKEN', '')) as engine:
-            about = await engine.about()
-            engine.token_parts = 'weights' in about   # this package's server accepts past replies as tokens
-            yield PolicyAgent.served(engine, about, sampling, dialect, context)
+    if not checkpoint:
+        async with _served_player(name, sampling, dialect, context) as agent: yield agent
         return
-    policy = Policy.to_play(fetch(name), dtype=dtype, dialect=dialect or None)
+    policy = Policy.to_play(checkpoint, dtype=dtype, dialect=dialect or None)
     async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling, context)

@@ -123,7 +123,7 @@ def detection(
     scores, done = np.asarray(scores, float), np.asarray(done, bool)
     if done.all() or not done.any():
         raise ValueError(
-            f'{len(done)} episodes with one verdict do not show whether a judge tells success from failure: give some '
+            f'{len(done)} episodes with one outcome do not show whether a judge tells success from failure: give some '
             f'of both')
     said = scores >= threshold
     hits = (said & done).sum()

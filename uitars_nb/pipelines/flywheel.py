@@ -66,7 +66,7 @@ def resolve_flywheel(
     from uitars_nb.core.store import Store
     from uitars_nb.evaluation.evaluate import plan
     from uitars_nb.flywheel.examples import stored_of_split
-    from uitars_nb.flywheel.rewards import named_reward
+    from uitars_nb.flywheel.reward_names import named_reward
     import uitars_nb.tasks.session_pools   # registers all tasks
     sft, rl = (replace(o, frozen=resolve_frozen(o.frozen, wheel.start)) for o in (wheel.sft, wheel.rl))
     if not sft.steps: raise ValueError('sft.steps is 0, and has to be above 0: a cycle imitates what passed')
@@ -105,7 +105,7 @@ def route_and_log(
     "Route episodes, write P(V=1) of all cycles into `yields.csv`, and return this cycle's in a line."
     from uitars_nb.core.runs import write_atomic
     from uitars_nb.core.store import Store
-    from uitars_nb.flywheel.rewards import named_reward
+    from uitars_nb.flywheel.reward_names import named_reward
     from uitars_nb.flywheel.routing import pools, route, pass_rates
     from uitars_nb.sandbox.base import run
     done = run(route(Store(episodes_in(where)), named_reward(wheel.reward), out / 'pools', cycle))

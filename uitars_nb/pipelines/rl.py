@@ -112,12 +112,12 @@ def run_rl(
     play: PlayOptions,
     start: Path,                          # a checkpoint's directory
     out: Path,                            # the run's directory; resumed where it exists
-    reward: str = 'verifier',             # as `flywheel.rewards.named_reward` takes it
+    reward: str = 'verifier',             # as `flywheel.reward_names.named_reward` takes it
     replay_stores: Sequence[Path] = (),   # directories of demonstrations for an auxiliary SFT loss
 ) -> Path:
     """Pretrain the critic and train the policy; its directory. Raises `ValueError`, `KeyError` or `FileNotFoundError`
     before anything is played."""
-    from uitars_nb.flywheel.rewards import named_reward
+    from uitars_nb.flywheel.reward_names import named_reward
     from uitars_nb.train.reinforce import pretrain_value, reinforce
     from uitars_nb.train.value import value_config
     job, names = resolve_rl(job, play, start, replay_stores)

@@ -132,6 +132,6 @@ def place_rewards(
 def _add(reward_BT, mask_BT, x_B):
     some_B = mask_BT.any(1)
     if (x_B[~some_B] != 0).any():
-        raise ValueError('a reward belongs to a step without own tokens: leave such steps out of the trajectory')
+        raise ValueError('a reward belongs to a step without response tokens: leave such steps out of the trajectory')
     last_B = mask_BT.shape[1] - 1 - mask_BT.int().flip(1).argmax(1)
     reward_BT[some_B, last_B[some_B]] += x_B[some_B]

@@ -77,7 +77,7 @@ def shape_rewards(
     if not signal_BS.isfinite().all():
         raise ValueError('a signal is not a finite number: look at the task that gave it')
     if ((tokens_BS == 0) & (malformed_BS | (signal_BS != 0))).any():
-        raise ValueError('a step without own tokens cannot be malformed nor earn a signal: '
+        raise ValueError('a step without response tokens cannot be malformed nor earn a signal: '
                          'leave it out of the batch')
     found, like = penalty_levels(malformed_BS, tokens_BS, signal_BS, max_steps_B, shaping), signal_BS.dtype
     signed = {k: getattr(shaping, k) * (-v if k in PENALTIES else v) for k, v in found.items()}

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Opener', 'ATTEMPTS', 'closing', 'tools', 'desktop', 'BrowserAndTools', 'DesktopAndTools', 'browser_with_tools',
-           'desktop_with_tools', 'SessionPool']
+           'desktop_with_tools', 'failure_message', 'close_within', 'SessionPool']
 
 # %% ../../nbs/10_sandbox/70_sessions.ipynb #7230ce4c
 import asyncio
@@ -17,7 +17,8 @@ from ..core.types import StopReason
 from .base import EnvironmentFailure, Session, limited
 from .browser.session import BrowserConfig, BrowserSession
 from .browser.chromium import launch
-from .desktop.session import DesktopConfig, DesktopSession, drop_sockets, jail_for_desktop
+from .desktop.hosts import drop_sockets, jail_for_desktop
+from .desktop.session import DesktopConfig, DesktopSession
 from .jail.jail import Jail, JailConfig
 from .tools.session import ToolConfig, ToolSession
 
@@ -80,9 +81,25 @@ async def desktop_with_tools(
                     closing(ToolSession(tools, DesktopSession(config, jail), jail=jail)) as session): yield session
     finally: drop_sockets(jail_config)
 
-# %% ../../nbs/10_sandbox/70_sessions.ipynb #4f3b3994
+# %% ../../nbs/10_sandbox/70_sessions.ipynb #e1ae276a
 ATTEMPTS = 3   # maximum number of sessions tried for one episode
 
+def failure_message(
+    e: Exception,
+    expired: bool,   # True if the time limit expired
+    seconds: float,  # the time limit
+) -> str:
+    "Why a session could not be opened or reset."
+    if expired: return f'no answer within {seconds:g} s'
+    return f'{e}' if isinstance(e, EnvironmentFailure) else f'{type(e).__name__}: {e}{plugin_location(e)}'
+
+async def close_within(stack: AsyncExitStack, seconds: float) -> None:
+    "Close a session; abandon one that cannot be closed within `seconds`."
+    try:
+        async with limited(seconds): await stack.aclose()
+    except Exception: pass
+
+# %% ../../nbs/10_sandbox/70_sessions.ipynb #90f7d96c
 class SessionPool:
     "A pool of `size` sessions; use it as an asynchronous context manager."
     def __init__(self,
@@ -90,51 +107,42 @@ class SessionPool:
         size: int = 1,          # maximum number of sessions leased at once
         seconds: float = 120.,  # timeout of opening a session and of a reset, wall time
     ):
-        # opened: number of sessions opened so far
-        self.opener, self.size, self.seconds, self.idle, self.opened = opener, size, seconds, [], 0
+        self.opener, self.size, self.seconds = opener, size, seconds
+        self.idle, self.opened = [], 0   # idle slots (what closes the session, session); sessions opened so far
 
     async def __aenter__(self):
         self.turns = asyncio.Semaphore(self.size)
         return self
 
     async def __aexit__(self, *exc):
-        while self.idle: await self._drop(self.idle.pop())
+        while self.idle: await close_within(self.idle.pop()[0], self.seconds)
 
     async def _open(self):
-        "(what closes it, session); an idle one where there is one."
+        "A slot: an idle one, or a new session."
         if self.idle: return self.idle.pop()
         self.opened, stack, made = self.opened + 1, AsyncExitStack(), self.opener()
         return stack, await stack.enter_async_context(made if hasattr(made, '__aenter__') else closing(made))
 
-    async def _drop(self, place):
-        try:
-            async with limited(self.seconds): await place[0].aclose()
-        except Exception: pass   # a session that cannot be closed is abandoned
-
     async def _ready(self):
-        "An open session, reset. Raises `EnvironmentFailure`."
+        "A slot whose session is reset. Raises `EnvironmentFailure` after `ATTEMPTS` failures."
         for attempt in range(ATTEMPTS):
-            place = None
+            slot = None
             try:
-                async with limited(self.seconds) as limit: place = await self._open()
-                async with limited(self.seconds) as limit: await place[1].reset()
-                return place
-            except Exception as e:
-                trouble, why = e, (
-                    f'no answer within {self.seconds:g} s' if limit.expired()
-                    else f'{e}' if isinstance(e, EnvironmentFailure)
-                    else f'{type(e).__name__}: {e}{plugin_location(e)}')
+                async with limited(self.seconds) as limit: slot = await self._open()
+                async with limited(self.seconds) as limit: await slot[1].reset()
+                return slot
+            except Exception as e: failure, why = e, failure_message(e, limit.expired(), self.seconds)
             except BaseException:
-                if place: await self._drop(place)
+                if slot: await close_within(slot[0], self.seconds)
                 raise
-            if place: await self._drop(place)
-        raise EnvironmentFailure(StopReason.ENV_RESET, f'no session after {ATTEMPTS} attempts: {why}') from trouble
+            if slot: await close_within(slot[0], self.seconds)
+        raise EnvironmentFailure(StopReason.ENV_RESET, f'no session after {ATTEMPTS} attempts: {why}') from failure
 
     @asynccontextmanager
     async def session(self):
         "Lease a session for the duration of a block. Raises `EnvironmentFailure` if none can be opened and reset."
         async with self.turns:
-            place = await self._ready()
-            try: yield place[1]
-            except BaseException: await self._drop(place); raise
-            self.idle.append(place)
+            slot = await self._ready()
+            try: yield slot[1]
+            except BaseException: await close_within(slot[0], self.seconds); raise
+            self.idle.append(slot)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..core.types import Action, TaskSpec
 from .base import SUITES, Outcome, own_page, register
-from .hands import click_on
+from .oracle_helpers import click_on
 
 # %% ../../nbs/20_tasks/40_corridor.ipynb #1fab80d2
 SPOTS = [(x, y) for y in (36, 78, 120, 162) for x in (8, 100)]   # of buttons of 52x22 pixels: two columns
@@ -21,7 +21,7 @@ def rooms(
     seed: int,
     n: int,      # number of rooms
 ) -> list[dict]:
-    """{'door': (x, y), 'key': (x, y) or None, 'floor': colour} for each room. Raises `ValueError` for fewer than
+    """Return {'door': (x, y), 'key': (x, y) or None, 'floor': colour} of each room. Raises `ValueError` for fewer than
     two rooms."""
     if n < 2:
         raise ValueError(f'a corridor has two rooms at least, not {n}: '
@@ -29,11 +29,14 @@ def rooms(
     rng, out = random.Random(f'corridor/{n}/{seed}'), []
     for i in range(n):
         door, key = rng.sample(SPOTS, 2)
-        out.append(dict(door=door, key=None if i else key, floor=f'hsl({rng.randrange(360)} 40% {rng.randint(80, 92)}%)'))
+        floor = f'hsl({rng.randrange(360)} 40% {rng.randint(80, 92)}%)'
+        out.append(dict(door=door, key=None if i else key, floor=floor))
     return out
 
 # %% ../../nbs/20_tasks/40_corridor.ipynb #6546e3a2
-STATE = '''location.protocol === 'data:' || typeof corridor === 'undefined' || !corridor.rooms.length ? null : {room: corridor.room, key: corridor.key, opened: corridor.opened}'''
+STATE = (
+    "location.protocol === 'data:' || typeof corridor === 'undefined' || !corridor.rooms.length ? null : "
+    "{room: corridor.room, key: corridor.key, opened: corridor.opened}")
 INSTRUCTION = 'Take the key, then go through all doors.'
 
 @dataclass(frozen=True)
@@ -44,24 +47,24 @@ class Corridor:
 
     @property
     def max_steps(self) -> int:
-        "Step budget: the key, every door, and a few detours."
+        "Step budget: the key, every door, and a few extra steps."
         return self.rooms + 5
 
     async def setup(self, session, spec: TaskSpec) -> TaskSpec:
-        "Open the page in the first room. Returns the spec with its instruction."
+        "Open the page in the first room. Return the spec with its instruction."
         await session.start(own_page('corridor'), again=True)
         await session.evaluate('rooms => begin(rooms)', rooms(spec.seed, self.rooms))
         return replace(spec, instruction=INSTRUCTION)
 
     async def verify(self, session, spec: TaskSpec) -> Outcome:
-        "Reward 1 behind the last door, 0 before it."
+        "Return reward 1 behind the last door, else 0."
         state = await session.evaluate(STATE)
         if state is None: return Outcome(done=True, info=dict(reason='left the page'))
         if state['opened'] is None: return Outcome(info=dict(room=state['room'] + 1, key=state['key']))
         return Outcome(float(state['opened']), state['opened'], True, dict(key=state['key']))
 
     async def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
-        "Takes the key and opens every door."
+        "Yield a click on the key and on every door."
         for id in ['key'] + ['door'] * self.rooms: yield await click_on(session, '$(x)', f'#{id}')
 
 # %% ../../nbs/20_tasks/40_corridor.ipynb #3326a1e6

@@ -17,7 +17,7 @@ import numpy as np
 from ..core.types import Action, TaskSpec
 from ..sandbox.browser.session import BrowserConfig
 from .base import SUITES, Outcome, own_page, register
-from .hands import click_on, look
+from .oracle_helpers import click_on, look
 
 # %% ../../nbs/20_tasks/30_recall.ipynb #4589dcca
 PEOPLE = 'ADA BEN CLEO DORA EMIL FINN GRETA HUGO'.split()
@@ -26,17 +26,17 @@ CHOICES = 6
 
 @dataclass(frozen=True)
 class RecallProblem:
-    "One instance: the screens, the person asked for, and the right code."
+    "An instance: the screens, the requested person, and the right code."
     screens: tuple[dict, ...]   # each {'lines': [text, ...], 'buttons': [{'row', 'col', 'label', 'choice'?}, ...]}
-    person: str                 # the person whose code is asked for
-    code: str                   # the right answer
+    person: str                 # the requested person
+    code: str                   # of that person
     choices: tuple[str, ...]    # codes on the last screen, in order
 
 def draw_codes(
     rng: random.Random,
     n: int,
 ) -> list[str]:
-    "`n` distinct codes."
+    "Return `n` distinct codes."
     codes = {}
     while len(codes) < n: codes[''.join(rng.choices(LETTERS, k=4))] = None
     return list(codes)
@@ -48,7 +48,7 @@ def page(
     number: int,         # from 1
     total: int,
 ) -> dict:
-    "A page with its text, and a button at a random position below."
+    "Return a page with its text and a button at a random position below."
     button = dict(row=rng.randint(5, 11), col=rng.randint(1, 14), label='NEXT')
     return dict(lines=[f'PAGE {number} OF {total}', '', *text], buttons=[button])
 
@@ -56,7 +56,7 @@ def question(
     person: str,
     choices: list[str],
 ) -> dict:
-    "The last screen, with the choices in two columns."
+    "Return the last screen, with the choices in two columns."
     spots = [(row, col) for row in (4, 7, 10) for col in (2, 12)]
     buttons = [dict(row=row, col=col, label=c, choice=c) for (row, col), c in zip(spots, choices)]
     return dict(lines=['', f'THE CODE OF {person}?'], buttons=buttons)
@@ -66,11 +66,12 @@ def problem(
     seed: int,
     pages: int,       # number of pages before the question
     people: int = 1,  # number of people with a code
-    scattered: bool = False,  # in the first half; else on the first pages
+    scattered: bool = False,  # codes anywhere in the first half; else on the first pages
 ) -> RecallProblem:
-    "The problem of `seed`. Raises `ValueError` for too few pages or too many people."
+    "Return the problem of a seed. Raises `ValueError` for too few pages or too many people."
     room = pages // 2 if scattered else pages
-    if not 0 < people <= min(room, CHOICES - 1, len(PEOPLE)): raise ValueError(f'{people} people do not fit {pages} pages and {CHOICES} choices')
+    if not 0 < people <= min(room, CHOICES - 1, len(PEOPLE)):
+        raise ValueError(f'{people} people do not fit {pages} pages and {CHOICES} choices')
     rng = random.Random(f'recall/{pages}/{people}/{scattered}/{seed}')
     names, codes = rng.sample(PEOPLE, people), draw_codes(rng, pages + CHOICES)
     true, old, unseen = codes[:people], codes[people:pages], codes[pages:]
@@ -96,26 +97,27 @@ class Recall:
     name: str         # 'recall/code-20'
     pages: int
     people: int = 1
-    scattered: bool = False   # told somewhere in the first half; else on the first pages
+    scattered: bool = False   # codes anywhere in the first half; else on the first pages
 
     @property
     def max_steps(self) -> int:
-        "Step budget: every page, the question, and a few detours."
+        "Step budget: every page, the question, and a few extra steps."
         return self.pages + 6
 
     def problem(self, spec: TaskSpec) -> RecallProblem:
-        "The problem of `spec`."
+        "Return the problem of an instance."
         return problem(spec.seed, self.pages, self.people, self.scattered)
 
     async def setup(self, session, spec: TaskSpec) -> TaskSpec:
-        "Open the page at its first screen. Returns the spec with its instruction."
+        "Open the page at its first screen. Return the spec with its instruction."
         p = self.problem(spec)
         await session.start(own_page('recall'), again=True)
         await session.evaluate('screens => begin(screens)', list(p.screens))
-        return replace(spec, instruction=INSTRUCTION, params=dict(spec.params) | dict(fields=dict(person=p.person, code=p.code)))
+        params = dict(spec.params) | dict(fields=dict(person=p.person, code=p.code))
+        return replace(spec, instruction=INSTRUCTION, params=params)
 
     async def verify(self, session, spec: TaskSpec) -> Outcome:
-        "Reward 1 for the right code, -1 for a wrong code or for leaving the page, else 0."
+        "Return reward 1 for the right code, -1 for a wrong code or for leaving the page, else 0."
         state = await session.evaluate(STATE)
         if state is None: return Outcome(-1., done=True, info=dict(reason='left the page'))
         if state['chosen'] is None: return Outcome(info=dict(page=state['at'] + 1))
@@ -123,8 +125,9 @@ class Recall:
         return Outcome(1. if right else -1., right, True, dict(chosen=state['chosen']))
 
     async def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
-        "Turns every page and presses the right code."
-        for label in ['NEXT'] * self.pages + [self.problem(spec).code]: yield await click_on(session, "$('[data-label=' + x + ']')", label)
+        "Yield a click on every NEXT button and on the right code."
+        for label in ['NEXT'] * self.pages + [self.problem(spec).code]:
+            yield await click_on(session, "$('[data-label=' + x + ']')", label)
 
 # %% ../../nbs/20_tasks/30_recall.ipynb #a34e06ab
 DEPTHS = 6, 10, 20, 30, 40                                          # pages
@@ -142,17 +145,18 @@ GRID_SIZE = 20, 13   # cells, columns and rows
 def cells(
     image: np.ndarray,  # uint8 (210, 160, 3)
 ) -> np.ndarray:
-    "Cut the screen into cells: uint8 (13, 20, 16, 8, 3)."
+    "Return the cells of a screen: uint8 (13, 20, 16, 8, 3)."
     (w, h), (cols, rows) = CELL, GRID_SIZE
     return image[:rows * h, :cols * w].reshape(rows, h, cols, w, 3).swapaxes(1, 2)
 
 async def learn_glyphs(
     session,  # a browser session, whose page is replaced
 ) -> dict[bytes, str]:
-    "Render every character. Returns pixels of a cell -> character."
+    "Render every character. Return a dictionary: pixels of a cell -> character."
     await session.start(own_page('recall'), again=True)
     cols = GRID_SIZE[0]
-    await session.evaluate('screens => begin(screens)', [dict(lines=[CHARACTERS[i:i + cols] for i in range(0, len(CHARACTERS), cols)])])
+    lines = [CHARACTERS[i:i + cols] for i in range(0, len(CHARACTERS), cols)]
+    await session.evaluate('screens => begin(screens)', [dict(lines=lines)])
     drawn = cells((await session.observe()).screenshot)
     return {drawn[divmod(i, cols)].tobytes(): c for i, c in enumerate(CHARACTERS)}
 
@@ -160,5 +164,5 @@ def read_screen(
     image: np.ndarray,         # uint8 (210, 160, 3)
     glyphs: dict[bytes, str],
 ) -> list[str]:
-    "The text of every row, with a space for a cell without a character."
+    "Return the text of every row, with a space for a cell without a character."
     return [''.join(glyphs.get(c.tobytes(), ' ') for c in row) for row in cells(image)]

@@ -86,7 +86,7 @@ def trajectory_of(
 ) -> Trajectory:
     "Return the recording as an episode. Raises `ValueError` if it has no actions."
     deeds, said = recorded.deeds, words_beside(recorded.deeds, said_in(recorded))
-    if not deeds: raise ValueError(f'{recorded.folder} shows nothing that was done: a pointer that moves is not enough')
+    if not deeds: raise ValueError(f'{recorded.folder} shows no action; a moving pointer is not enough')
     thoughts = list(map(clean_speech, said)) if thoughts is None else thoughts
     ends = [*(o.actions for o in deeds), (Action('finished'),)]
     times = [*(o.start for o in deeds), float('inf')]

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'KEYPAD', 'SHIFT', 'LOCK', 'LEVEL3', 'BUTTONS', 'WHEEL', 'MOVES', 'REPEATS', 'character', 'key_of',
-           'RecordingFolder', 'InputRecorder', 'ScreenRecorder', 'screen_size', 'VoiceRecorder', 'Recorder']
+           'RecordingFolder', 'as_event', 'ServerClock', 'open_displays', 'record_context', 'InputRecorder',
+           'ScreenRecorder', 'screen_size', 'VoiceRecorder', 'RecordKey', 'grab_key', 'RecordingTap', 'Recorder']
 
 # %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #08c9a499
 import os, subprocess, threading, time
@@ -58,9 +59,9 @@ class RecordingFolder:
     "Writes the folder of a recording. Raises `FileExistsError` if the folder is not empty."
     def __init__(self,
         folder: str | Path,
-                 instruction: str,          # the task
-                 annotator: str,
-                 size: tuple[int, int],     # width, height of the screen in pixels
+        instruction: str,          # the task
+        annotator: str,
+        size: tuple[int, int],     # width, height of the screen in pixels
     ):
         self.folder, self.last, self.frames, self.lock = Path(folder), None, 0, threading.Lock()
         if self.folder.exists() and any(self.folder.iterdir()):
@@ -87,35 +88,76 @@ class RecordingFolder:
         self.about |= more
         write_json(self.folder/'record.json', self.about)
 
-# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #7ab3963e
+# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #830f29b1
 BUTTONS = {1: 'left', 2: 'middle', 3: 'right'}
 WHEEL = {4: 'up', 5: 'down', 6: 'left', 7: 'right'}
 
+def as_event(
+    e,                                    # an event of Xlib
+    at: float,                            # its time, s
+    keysyms: Callable[[int], list[int]],  # keycode -> keysyms of the key, by level
+) -> UIEvent | None:
+    "Return an X event as a `UIEvent`, or None for an unknown button or key and the release of the wheel."
+    from Xlib import X
+    here, down = dict(x=e.root_x, y=e.root_y), e.type in (X.ButtonPress, X.KeyPress)
+    if e.type == X.MotionNotify: return UIEvent(at, 'move', **here)
+    if e.type in (X.ButtonPress, X.ButtonRelease):
+        if e.detail in WHEEL: return UIEvent(at, 'wheel', **here, button=WHEEL[e.detail]) if down else None
+        if e.detail not in BUTTONS: return None
+        return UIEvent(at, 'down' if down else 'up', **here, button=BUTTONS[e.detail])
+    key, text = key_of(keysyms(e.detail), e.state)
+    if not key: return None
+    return UIEvent(at, 'press' if down else 'release', **here, key=key, text=text if down else '')
+
+# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #5f5e9551
+class ServerClock:
+    "Converts the display's time to the local clock."
+    def __init__(self, now: Callable[[], float]):
+        self.now, self.behind, self.last = now, float('inf'), float('-inf')   # behind: local clock minus the display's
+
+    def when(self, server: float) -> float:
+        "Return the local time of an event, s; never before that of an earlier event."
+        self.behind = min(self.behind, self.now() - server)
+        self.last = max(self.last, server + self.behind)
+        return self.last
+
+# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #eb097b3b
+def open_displays(
+    display: str | None = None,   # such as ':0'; None: from the environment
+) -> tuple:
+    "Return two connections. Raises `RuntimeError` if there is no display or it does not support recording."
+    from Xlib import display as displays
+    try: events, table = (displays.Display(display) for _ in range(2))
+    except Exception as e:
+        raise RuntimeError(f'no X display to record: {e}. On Wayland log in to an X session; elsewhere record in a '
+                           f'desktop of the sandbox') from e
+    if not events.has_extension('RECORD'):
+        raise RuntimeError('this display does not tell of events: it has no RECORD extension')
+    return events, table
+
+def record_context(
+    events,   # a connection
+) -> int:
+    "Return a recording context for mouse and keyboard events of all programs."
+    from Xlib import X
+    from Xlib.ext import record
+    nothing, more = (0, 0), (0, 0, 0, 0)
+    return events.record_create_context(0, [record.AllClients], [dict(
+        core_requests=nothing, core_replies=nothing, ext_requests=more, ext_replies=more, delivered_events=nothing,
+        device_events=(X.KeyPress, X.MotionNotify), errors=nothing, client_started=False, client_died=False)])
+
+# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #950178c2
 class InputRecorder(threading.Thread):
-    """A thread that calls `told` with each input event of a display until `stop`. Raises `RuntimeError` if the
-    display does not support recording."""
+    "A thread that calls `told` with each input event until `stop`. Raises `RuntimeError` if the display cannot record."
     def __init__(self,
         told: Callable[[UIEvent], None],
-                 display: str | None = None,              # such as ':0'; None: from the environment
-                 now: Callable[[], float] = time.monotonic,
+        display: str | None = None,              # such as ':0'; None: from the environment
+        now: Callable[[], float] = time.monotonic,
     ):
-        from Xlib import X, display as displays
-        from Xlib.ext import record
         super().__init__(name='hands', daemon=True)
-        self.told, self.now, self.X, self.listens, self.trouble = told, now, X, threading.Event(), None
-        # local clock minus the display's clock; time of the last event
-        self.behind, self.last = float('inf'), float('-inf')
-        try: self.events, self.table = (displays.Display(display) for _ in range(2))
-        except Exception as e:
-            raise RuntimeError(
-                f'no X display to record: {e}. On Wayland log in to an X session; elsewhere record in a desktop of the '
-                f'sandbox') from e
-        if not self.events.has_extension('RECORD'):
-            raise RuntimeError('this display does not tell of events: it has no RECORD extension')
-        nothing, more = (0, 0), (0, 0, 0, 0)
-        self.context = self.events.record_create_context(0, [record.AllClients], [dict(
-            core_requests=nothing, core_replies=nothing, ext_requests=more, ext_replies=more, delivered_events=nothing,
-            device_events=(X.KeyPress, X.MotionNotify), errors=nothing, client_started=False, client_died=False)])
+        self.told, self.clock, self.listens, self.trouble = told, ServerClock(now), threading.Event(), None
+        self.events, self.table = open_displays(display)
+        self.context = record_context(self.events)
 
     def start(self):
         "Start; on return, events are being recorded."
@@ -135,27 +177,9 @@ class InputRecorder(threading.Thread):
         data = reply.data
         while len(data):
             event, data = rq.EventField(None).parse_binary_value(data, self.events.display, None, None)
-            if found := self._meant(event): self.told(found)
+            if found := as_event(event, self.clock.when(event.time / 1000), self._keysyms): self.told(found)
 
-    def _when(self, server):
-        """Convert the display's time to the local clock. The smallest delay seen counts as zero, so that a double click
-        stays one on a busy machine."""
-        self.behind = min(self.behind, self.now() - server)
-        self.last = max(self.last, server + self.behind)
-        return self.last
-
-    def _meant(self, e):
-        X, at, here = self.X, self._when(e.time / 1000), dict(x=e.root_x, y=e.root_y)
-        if e.type == X.MotionNotify: return UIEvent(at, 'move', **here)
-        if e.type in (X.ButtonPress, X.ButtonRelease):
-            down = e.type == X.ButtonPress
-            if e.detail in WHEEL: return UIEvent(at, 'wheel', **here, button=WHEEL[e.detail]) if down else None
-            return (UIEvent(at, 'down' if down else 'up', **here, button=BUTTONS[e.detail]) if e.detail in BUTTONS
-                    else None)
-        key, text = key_of([*self.table.get_keyboard_mapping(e.detail, 1)[0]], e.state)
-        if not key: return None
-        return (UIEvent(at, 'press', **here, key=key, text=text) if e.type == X.KeyPress
-                else UIEvent(at, 'release', **here, key=key))
+    def _keysyms(self, code): return [*self.table.get_keyboard_mapping(code, 1)[0]]
 
     def stop(self) -> None:
         "Stop; no event is reported afterwards."
@@ -168,9 +192,9 @@ class ScreenRecorder(threading.Thread):
     "A thread that calls `told` with time and screen, uint8 (height, width, 3), until `stop`."
     def __init__(self,
         told: Callable[[float, np.ndarray], None],
-                 fps: float = 5.,                           # maximum captures a second
-                 display: str | None = None,                # as for `InputRecorder`
-                 now: Callable[[], float] = time.monotonic,
+        fps: float = 5.,                           # maximum captures a second
+        display: str | None = None,                # as for `InputRecorder`
+        now: Callable[[], float] = time.monotonic,
     ):
         super().__init__(name='eyes', daemon=True)
         self.told, self.fps, self.display, self.now, self.over, self.trouble = (
@@ -209,7 +233,7 @@ class VoiceRecorder:
     "Records sound into a file. Raises `RuntimeError` with ffmpeg's message if recording fails."
     def __init__(self,
         path: Path,      # .wav
-                 source: str,     # FORMAT:DEVICE of ffmpeg
+        source: str,     # FORMAT:DEVICE of ffmpeg
     ):
         kind, _, device = source.partition(':')
         if not device:
@@ -231,79 +255,94 @@ class VoiceRecorder:
         except subprocess.TimeoutExpired: self.process.kill(); self.process.communicate()
         return self.path
 
-# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #678fe5ba
+# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #3e27e7a1
 MOVES = .05     # minimum time between stored pointer moves, s
 REPEATS = .002  # s; a faster release and press is the auto-repeat of a held key
 
-class Recorder:
-    """Records input, screens and voice between `start` and `stop`. Raises as `RecordingFolder`, `InputRecorder` and
-    `VoiceRecorder` do, and `ValueError` if the key cannot be used."""
+class RecordKey:
+    "Turns the events of the recorder's key into presses; a held key repeats, with or without releases in between."
+    def __init__(self): self.held, self.let_go = False, -1.   # let_go: time of the last release, s
+
+    def pressed(self, e: UIEvent) -> bool:
+        "Return whether the event begins a new press."
+        new = e.kind == 'press' and not self.held and e.at > self.let_go + REPEATS
+        self.held, self.let_go = e.kind == 'press', e.at if e.kind == 'release' else self.let_go
+        return new
+
+# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #6f8989ef
+def grab_key(
+    table,      # a connection to the display
+    key: str,   # its name
+) -> int:
+    "Grab a key and return its code. Raises `ValueError` if the keyboard lacks it or another program has grabbed it."
+    from Xlib import X
+    from Xlib.error import CatchError
+    first, last = table.display.info.min_keycode, table.display.info.max_keycode
+    code = next((code for code, row in enumerate(table.get_keyboard_mapping(first, last - first + 1), first)
+                 if key_of([*row], 0)[0] == key), None)
+    if code is None: raise ValueError(f'this keyboard has no key {key!r}: choose another, such as f9')
+    table.screen().root.grab_key(code, X.AnyModifier, True, X.GrabModeAsync, X.GrabModeAsync,
+                                 onerror=(refused := CatchError()))
+    table.sync()
+    if refused.get_error(): raise ValueError(f'another program holds the key {key!r}: choose another, such as f9')
+    return code
+
+# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #4298d18f
+class RecordingTap:
+    "Passes events and screens to a folder while it runs; starts and pauses at presses of its key."
     def __init__(self,
-        folder: str | Path,
-                 instruction: str,            # the task
-                 annotator: str,
-                 voice: str = '',             # source of `VoiceRecorder`; '': none
-                 fps: float = 5.,
-                 key: str = 'pause',          # starts and pauses
-                 display: str | None = None,  # as for `InputRecorder`
+        notes: RecordingFolder,
+        key: str,                        # starts and pauses
+        seconds: Callable[[], float],    # since the start
     ):
-        self.key, self.running, self.began, self.display, self.source, self.events, self.moved = (
-            key, False, time.monotonic(), display, voice, 0, -1.)
-        self.held, self.let_go = False, -1.   # state of the recorder's key
-        if os.environ.get('WAYLAND_DISPLAY') and not display:
-            raise RuntimeError(
-                'this is a Wayland session, which shows other programs to nobody: log in to an X session')
-        self.hands = InputRecorder(self._event, display, self.seconds)
-        self.code = self._grab()
-        self.notes, self.eyes, self.voice = (
-            RecordingFolder(folder, instruction, annotator, screen_size(display)),
-            ScreenRecorder(self._frame, fps, display, self.seconds), None)
+        self.notes, self.key, self.seconds, self.presses = notes, key, seconds, RecordKey()
+        self.running, self.events, self.moved = False, 0, -1.   # moved: time of the last stored pointer move, s
 
-    def seconds(self) -> float:
-        "Return the seconds since the start."
-        return time.monotonic() - self.began
+    def toggle(self) -> None:
+        "Start or pause."
+        self.running = not self.running
+        append_jsonl(self.notes.folder/'pauses.jsonl', at=round(self.seconds(), 3), running=self.running)
 
-    def _grab(self):
-        """Grab the key, so that other programs do not receive it. Raises `ValueError` if the keyboard lacks it or
-        another program has grabbed it."""
-        from Xlib import X
-        from Xlib.error import CatchError
-        table = self.hands.table
-        first, last = table.display.info.min_keycode, table.display.info.max_keycode
-        code = next((code for code, row in enumerate(table.get_keyboard_mapping(first, last - first + 1), first)
-                     if key_of([*row], 0)[0] == self.key), None)
-        if code is None: raise ValueError(f'this keyboard has no key {self.key!r}: choose another, such as f9')
-        table.screen().root.grab_key(code, X.AnyModifier, True, X.GrabModeAsync, X.GrabModeAsync,
-                                     onerror=(refused := CatchError()))
-        table.sync()
-        if refused.get_error():
-            raise ValueError(f'another program holds the key {self.key!r}: choose another, such as f9')
-        return code
-
-    def _event(self, e):
-        if e.key == self.key and e.kind in ('press', 'release'): return self._own_key(e)
+    def event(self, e: UIEvent) -> None:
+        "Store an input event, or toggle at the key."
+        if e.key == self.key and e.kind in ('press', 'release'):
+            if self.presses.pressed(e): self.toggle()
+            return
         if not self.running or e.kind == 'move' and e.at < self.moved + MOVES: return
         if e.kind == 'move': self.moved = e.at
         self.notes.event(e)
         self.events += 1
 
-    def _own_key(self, e):
-        "Toggle once a press; a held key repeats, with or without release events in between."
-        if e.kind == 'press' and not self.held and e.at > self.let_go + REPEATS: self.toggle()
-        self.held, self.let_go = e.kind == 'press', e.at if e.kind == 'release' else self.let_go
-
-    def _frame(self, at, screen):
+    def frame(self, at: float, screen: np.ndarray) -> None:
+        "Store a screen, uint8 (height, width, 3)."
         if self.running: self.notes.frame(at, screen)
+
+# %% ../../../nbs/60_flywheel/50_annotation/20_recorder.ipynb #b21377f3
+class Recorder(RecordingTap):
+    """Records input, screens and voice between `start` and `stop`. Raises as `RecordingFolder`, `InputRecorder` and
+    `VoiceRecorder` do, and `ValueError` if the key cannot be used."""
+    def __init__(self,
+        folder: str | Path,
+        instruction: str,            # the task
+        annotator: str,
+        voice: str = '',             # source of `VoiceRecorder`; '': none
+        fps: float = 5.,
+        key: str = 'pause',          # starts and pauses
+        display: str | None = None,  # as for `InputRecorder`
+    ):
+        if os.environ.get('WAYLAND_DISPLAY') and not display:
+            raise RuntimeError('a Wayland session shows other programs to nobody: log in to an X session')
+        began = time.monotonic()
+        seconds = lambda: time.monotonic() - began
+        self.hands = InputRecorder(self.event, display, seconds)
+        self.code = grab_key(self.hands.table, key)
+        super().__init__(RecordingFolder(folder, instruction, annotator, screen_size(display)), key, seconds)
+        self.eyes, self.source, self.voice = ScreenRecorder(self.frame, fps, display, seconds), voice, None
 
     @property
     def trouble(self) -> Exception | None:
         "The error that ended recording, such as a full disk or a lost display."
         return self.hands.trouble or self.eyes.trouble
-
-    def toggle(self) -> None:
-        "Start or pause recording."
-        self.running = not self.running
-        append_jsonl(self.notes.folder/'pauses.jsonl', at=round(self.seconds(), 3), running=self.running)
 
     def start(self) -> 'Recorder':
         "Start the threads, paused."

@@ -85,7 +85,8 @@ def clean_speech(
 ASKED = '''Somebody works at a computer, to do this: {instruction}
 Just now they did: {deed}
 Meanwhile they said: {words}
-Write, in one or two plain sentences of the first person and the present tense, why they did it. Add nothing that they did not say.'''
+Write, in one or two plain sentences of the first person and the present tense, why they did it. \
+Add nothing that they did not say.'''
 
 async def rewrite_speech(
     engine,               # has `complete`, such as `model.engine.engine` or `model.remote`

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ...agent.notice import solved
+from ...tasks.miniwob.think_aloud import solved
 from ..examples import TrainingExample
 from ...model.policy import Policy
 from ...model.rendering import Example

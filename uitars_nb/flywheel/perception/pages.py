@@ -72,9 +72,11 @@ async def render_sheet(
 # %% ../../../nbs/60_flywheel/00_perception/05_pages.ipynb #dd8ba06b
 PLAY = '''seed => {
   let x = seed % 2147483647 + 1;
-  const next = () => (x = x * 48271 % 2147483647) / 2147483647, some = (q, p) => [...document.querySelectorAll(q)].filter(() => next() < p);
+  const next = () => (x = x * 48271 % 2147483647) / 2147483647;
+  const some = (q, p) => [...document.querySelectorAll(q)].filter(() => next() < p);
   const words = ['river', 'Ada', '12/05/2019', 'kx7', 'Lemon tree', '42', 'qWop', 'hello'];
-  const boxes = '#area input[type=checkbox], #area input[type=radio], #area h3.ui-accordion-header, #area .ui-tabs-anchor';
+  const boxes = '#area input[type=checkbox], #area input[type=radio], #area h3.ui-accordion-header, ' +
+    '#area .ui-tabs-anchor';
   const fields = '#area input[type=text], #area textarea, #area input[type=password]';
   for (const e of some(boxes, .4)) e.click();
   for (const e of some(fields, .6)) e.value = words[Math.floor(next() * words.length)];
@@ -87,9 +89,9 @@ async def label_screen(
 ) -> LabelledPage:
     "Return the labelled page that the session shows. Raises `RuntimeError` if the page cannot be labelled."
     source, (w, h) = reading_file('labels.js').read_text(), session.config.size
-    said = await session.evaluate(f'{source}; labels(document.body, [0, 0, {w}, {h}])')
-    if said is None: raise RuntimeError('the page does not say what stands on it: a dialog may hold it')
-    return page_of((await session.observe()).screenshot, said, **more)
+    labels = await session.evaluate(f'{source}; labels(document.body, [0, 0, {w}, {h}])')
+    if labels is None: raise RuntimeError('the page does not say what stands on it: a dialog may hold it')
+    return page_of((await session.observe()).screenshot, labels, **more)
 
 # %% ../../../nbs/60_flywheel/00_perception/05_pages.ipynb #87b47217
 ANEW = '''({seed}) => {

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MORE', 'by_token', 'cell_places', 'FineFeatures', 'visible', 'known_cells', 'cell_logits', 'marked_positions',
-           'gather_tokens', 'FineView', 'FineScene', 'fine_scene', 'FineCrossAttention']
+           'gather_tokens', 'FineView', 'FineScene', 'fine_scene', 'attend', 'CellAttention', 'FineCrossAttention']
 
 # %% ../../../nbs/30_model/20_nano/20_fine_attention.ipynb #6fa8ef12
 from collections.abc import Callable
@@ -178,31 +178,63 @@ def _view(key, value, sees):
     here = slice(int(seen.min()), int(seen.max()) + 1) if len(seen) else slice(0, 1)
     return FineView(key[:, here], value[:, here], sees[..., here])
 
-# %% ../../../nbs/30_model/20_nano/20_fine_attention.ipynb #c8ce58ce
+# %% ../../../nbs/30_model/20_nano/20_fine_attention.ipynb #7f3c6726
 def _exact(dtype, device):
-    "fp64 for fp32 on a CPU, because positional codes amplify rounding 314-fold."
+    "fp64 for fp32 on a CPU, else `dtype`."
     return torch.float64 if dtype == torch.float32 and device.type == 'cpu' else dtype
 
+def attend(
+    query: torch.Tensor,   # (b, n, C + MORE), scaled
+    view: FineView,
+) -> torch.Tensor:
+    "(b, n, C + MORE): attention-weighted mean of the cells' features and positions."
+    dtype = torch.promote_types(_exact(query.dtype, query.device), view.key.dtype)
+    key, value = (o.unflatten(2, (WITHIN, query.shape[2])).flatten(1, 2)[:, None].to(dtype)
+                  for o in (view.key, view.value))
+    sees = view.sees | ~view.sees.any(2, keepdim=True)   # `FineScene.some` drops rows without keys
+    mask = None if sees.all() else sees[:, None].repeat_interleave(WITHIN, 3)
+    return F.scaled_dot_product_attention(query[:, None].to(dtype), key, value, mask, scale=1.)[:, 0]
+
+# %% ../../../nbs/30_model/20_nano/20_fine_attention.ipynb #254b727b
+class CellAttention(nn.Module):
+    "One attention head from text tokens to the cells of the newest screen."
+    def __init__(self,
+        hidden: int,
+        channels: int,   # channels of a cell
+    ):
+        super().__init__()
+        self.wide, self.channels = channels + MORE, channels
+        self.norm, self.query = nn.RMSNorm(hidden, eps=1e-6), nn.Linear(hidden, self.wide, bias=False)
+        self.sharp = nn.Parameter(torch.tensor([2.]))   # sharpness of the attention
+
+    def asked(self, hidden: torch.Tensor) -> torch.Tensor:
+        "(..., C + MORE): scaled queries."
+        return F.rms_norm(self.query(self.norm(hidden)), (self.wide,), eps=EPS) * (
+            self.sharp * self.wide ** -.5).to(hidden.dtype)
+
+    def read(self,
+        hidden: torch.Tensor,   # (B, n, hidden): attending tokens
+        scene: FineScene,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        "Features of the attended cells (B, n, C) and their positions (B, n, 2): x and y as fractions of the sides."
+        query = self.asked(hidden)
+        out = torch.cat([attend(*o) for o in zip(query.split([len(o.key) for o in scene.views]), scene.views)])
+        cells, place = out[..., :self.channels].to(query.dtype), out[..., self.channels:].detach()
+        place = place.to(torch.promote_types(place.dtype, torch.float32))   # fp64 stays
+        return cells, place[..., :2] + place[..., 2:4]
+
 # %% ../../../nbs/30_model/20_nano/20_fine_attention.ipynb #ea183f87
-class FineCrossAttention(nn.Module):
+class FineCrossAttention(CellAttention):
     "Decoder layer whose text tokens attend to the cells of the newest screen."
     def __init__(self,
         hidden: int,
         channels: int,   # channels of a cell
         layer: int,      # index among the decoder's layers, for the cache
     ):
-        super().__init__()
-        self.wide, self.channels, self.layer = channels + MORE, channels, layer
-        self.norm, self.query, self.gates = (
-            nn.RMSNorm(hidden, eps=1e-6), nn.Linear(hidden, self.wide, bias=False), nn.Linear(hidden, 3))
+        super().__init__(hidden, channels)
+        self.layer, self.gates = layer, nn.Linear(hidden, 3)
         self.tell = nn.Linear(channels + sum(NAMES[1:]), hidden, bias=False)
-        self.sharp = nn.Parameter(torch.tensor([2.]))        # sharpness of the attention
         self.loud = nn.Parameter(torch.tensor([1., .5]))     # scale of letter and position
-
-    def asked(self, hidden: torch.Tensor) -> torch.Tensor:
-        "(..., C + MORE): scaled queries."
-        return F.rms_norm(self.query(self.norm(hidden)), (self.wide,), eps=EPS) * (
-            self.sharp * self.wide ** -.5).to(hidden.dtype)
 
     def forward(self,
         hidden_states,                          # (B, T, hidden)
@@ -218,35 +250,19 @@ class FineCrossAttention(nn.Module):
         "(B, T, hidden): hidden states with the result of the attention added."
         scenes = {} if scenes is None else scenes
         if 'scene' not in scenes:
-            if images is None:
-                images = hidden_states.new_zeros(hidden_states.shape[:2], dtype=torch.bool)
+            if images is None: images = hidden_states.new_zeros(hidden_states.shape[:2], dtype=torch.bool)
             if fine is None: fine = hidden_states.new_zeros(len(images), 0, 2 * WITHIN * self.wide)
             scenes['scene'] = fine_scene(fine, images, attention_mask, past_key_values, self.layer)
         if not (o := scenes['scene']): return hidden_states
-        seen = self._look(gather_tokens(hidden_states, o.at), o, names, letters)
+        seen = o.some * self._result(gather_tokens(hidden_states, o.at), o, names, letters)
         return hidden_states.scatter_add(1, o.at[..., None].expand_as(seen), seen.to(hidden_states.dtype))
 
-    def _look(self, hidden, scene, names, letters):
-        query = self.asked(hidden)
-        out = torch.cat([self._attended(*o) for o in zip(
-            query.split([len(o.key) for o in scene.views]), scene.views)])
-        cells, place = out[..., :self.channels].to(query.dtype), out[..., self.channels:].detach()
-        place = place.to(torch.promote_types(place.dtype, torch.float32))   # fp64 stays
-        x, y = place[..., 0] + place[..., 2], place[..., 1] + place[..., 3]
+    def _result(self, hidden, scene, names, letters):
+        cells, xy = self.read(hidden, scene)
         look, letter, where = self.gates(self.norm(hidden)).sigmoid().split(1, -1)
-        added = where * self.loud[1] * torch.cat(
-            [sinusoids(o, hidden.shape[-1] // 2) for o in (x, y)], -1).float()
-        known = names(cells)
+        codes = [sinusoids(o, hidden.shape[-1] // 2) for o in xy.unbind(-1)]
+        known, added = names(cells), where * self.loud[1] * torch.cat(codes, -1).float()
         if letters is not None:
             added = added + letter * self.loud[0] * character_embedding(known[..., 1:CHARACTERS - 1], letters)
         size = hidden.detach().float().square().mean(-1, keepdim=True).sqrt()
-        return scene.some * (look * self.tell(torch.cat([cells, known[..., CHARACTERS:]], -1)) + size * added)
-
-    def _attended(self, query, view):
-        "(b, n, C + MORE): attention-weighted mean of cells and their positions."
-        dtype = torch.promote_types(_exact(query.dtype, query.device), view.key.dtype)
-        key, value = (o.unflatten(2, (WITHIN, self.wide)).flatten(1, 2)[:, None].to(dtype)
-                      for o in (view.key, view.value))
-        sees = view.sees | ~view.sees.any(2, keepdim=True)   # `scene.some` drops rows without keys
-        mask = None if sees.all() else sees[:, None].repeat_interleave(WITHIN, 3)
-        return F.scaled_dot_product_attention(query[:, None].to(dtype), key, value, mask, scale=1.)[:, 0]
+        return look * self.tell(torch.cat([cells, known[..., CHARACTERS:]], -1)) + size * added

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['NanoVLConfig', 'letter_ids', 'nano_config', 'NanoVLImageProcessor', 'NanoVLProcessor', 'rows_of', 'NanoVLOutput',
-           'NanoVLForConditionalGeneration', 'name_places', 'new_policy']
+           'encode_screens', 'insert_features', 'pointer_logits', 'fine_logits', 'attention_logits',
+           'NanoVLPreTrainedModel', 'NanoVLForConditionalGeneration', 'name_places', 'new_policy']
 
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #9def0e7c
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ class NanoVLConfig(PreTrainedConfig):
     "Sizes of the small policy."
     model_type = 'nano_vl'
     sub_configs_defaults = {'text_config': Qwen3Config}
-    keys_to_ignore_at_inference = ['past_key_values', 'reads', 'targets', 'looks', 'glances']
+    keys_to_ignore_at_inference = ['past_key_values', 'reads', 'targets', 'pointer_logits', 'fine_logits']
 
     text_config: dict | PreTrainedConfig | None = None
     image_token_id: int = 0
@@ -134,90 +135,146 @@ def rows_of(
 @dataclass
 class NanoVLOutput(CausalLMOutputWithPast):
     "The outputs of a causal language model, and four for training losses."
-    reads: list[torch.Tensor] | None = None   # per image size: character logits (N, CHARACTERS, H/4, W/2)
-    targets: torch.Tensor | None = None       # (B, T): logit that an image token belongs to the target
-    looks: torch.Tensor | None = None         # (n, P, K): attention logits of P pointer heads over image tokens
-    glances: torch.Tensor | None = None       # (n, G, K * WITHIN): attention logits of G glimpse layers over cells
+    reads: list[torch.Tensor] | None = None         # per image size: character logits (N, CHARACTERS, H/4, W/2)
+    targets: torch.Tensor | None = None             # (B, T): logit that an image token belongs to the target
+    pointer_logits: torch.Tensor | None = None      # (n, P, K): attention logits of P pointer heads over image tokens
+    fine_logits: torch.Tensor | None = None         # (n, G, K * WITHIN): of G fine-grained layers over cells
 
-# %% ../../../nbs/30_model/20_nano/30_nano.ipynb #128f0391
-class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
-    "Generates text from text and screens."
+    @property
+    def looks(self): return self.pointer_logits   # former name, which `train` still uses
+    @property
+    def glances(self): return self.fine_logits    # likewise
+
+# %% ../../../nbs/30_model/20_nano/30_nano.ipynb #8b83bca7
+def encode_screens(
+    stem: VisionEncoder,
+    closeup: FineFeatures | None,   # None: no fine features
+    pixel_values: torch.Tensor,     # uint8 (N, H, W, 3), padded
+    image_sizes: torch.Tensor,      # int (N, 2)
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Features of each image (T, hidden + 95 + F): tokens, character probabilities and fine features;
+    character logits of each image size."""
+    tokens, reads = [None] * len(image_sizes), []
+    for h, w in dict.fromkeys(map(tuple, image_sizes.tolist())):
+        at = (image_sizes == image_sizes.new_tensor([h, w])).all(1).nonzero()[:, 0].tolist()
+        *seen, cells, read = stem(pixel_values[at, :h, :w])
+        if closeup is not None: seen.append(closeup(cells, (h, w)))
+        for i, o in zip(at, torch.cat(seen, -1).flatten(1, 2)): tokens[i] = o
+        reads.append(read)
+    return tokens, reads
+
+def insert_features(
+    embeds: torch.Tensor,              # (B, T, hidden): embeddings of the token ids
+    places: torch.Tensor,              # bool (B, T): image tokens
+    tokens: list[torch.Tensor],        # of all images in order, as `encode_screens` returns them
+    letters: torch.Tensor | None,      # (95, hidden): embeddings of the printable ASCII characters; None: not added
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Embeddings with image features inserted; the inputs of fine-grained cross-attention: `fine` (B, K, F) and
+    `images`, or {} without fine features. Raises `ValueError` if the numbers of image tokens differ."""
+    n = sum(map(len, tokens))
+    if n != places.sum():
+        raise ValueError(f'{n} image tokens for {int(places.sum())} places: render prompt and images together')
+    seen, shares, fine = torch.cat(tokens).tensor_split([embeds.shape[2], embeds.shape[2] + CHARACTERS - 2], 1)
+    if letters is not None: seen = seen + 4 * character_embedding(shares, letters)
+    seen, fine = seen.to(embeds.dtype), fine.to(embeds.dtype)
+    cells = dict(fine=rows_of(fine, places.sum(1).tolist()), images=places) if fine.shape[1] else {}
+    return embeds.masked_scatter(places[..., None], seen), cells
+
+# %% ../../../nbs/30_model/20_nano/30_nano.ipynb #1ff9ff72
+def pointer_logits(
+    decoder: Decoder,
+    pointers: Sequence[tuple[int, int]],       # layer and head of each pointer
+    hidden_states: tuple[torch.Tensor, ...],   # (B, T, hidden): input of each layer
+    point_at: torch.Tensor,                    # int (n, 2): row and position of each query
+    sight: torch.Tensor,                       # as `pointing_logits` takes it
+) -> torch.Tensor:
+    "(n, P, K): attention logits of the pointer heads; positions count from 0 in each row."
+    steps = torch.arange(hidden_states[0].shape[1], device=point_at.device)
+    cos, sin = decoder.rotary_emb(hidden_states[0], steps[None])
+    layers = [(decoder.layers[n], hidden_states[n], head) for n, head in pointers]
+    return torch.stack([pointing_logits(o.self_attn, o.input_layernorm(h), cos, sin, head, point_at, sight)
+                        for o, h, head in layers], 1)
+
+def fine_logits(
+    decoder: Decoder,
+    layers: Sequence[int],                     # indices of the fine-grained cross-attention layers
+    hidden_states: tuple[torch.Tensor, ...],   # (B, T, hidden): input of each layer
+    cells: dict,                               # as `insert_features` returns them
+    point_at: torch.Tensor,                    # int (n, 2): row and position of each query
+    sight: torch.Tensor,                       # as `cell_logits` takes it
+) -> torch.Tensor:
+    "(n, G, K * WITHIN): attention logits of the fine-grained cross-attention layers."
+    b, t = point_at.unbind(1)
+    asked = [decoder.layers[n].asked(hidden_states[n][b, t]) for n in layers]
+    return torch.stack([cell_logits(o, **cells, row=b, sight=sight) for o in asked], 1)
+
+def attention_logits(
+    decoder: Decoder,
+    config: NanoVLConfig,
+    hidden_states: tuple[torch.Tensor, ...] | None,
+    cells: dict,
+    point_at: torch.Tensor | None,   # None: no logits are wanted
+    sight: torch.Tensor | None,
+) -> dict[str, torch.Tensor]:
+    "`pointer_logits`, and `fine_logits` if there are cells, as fields of `NanoVLOutput`; {} without queries."
+    if point_at is None: return {}
+    coarse = pointer_logits(decoder, config.pointers, hidden_states, point_at, sight)
+    fine = fine_logits(decoder, config.glimpses, hidden_states, cells, point_at, sight) if cells else None
+    return dict(pointer_logits=coarse, fine_logits=fine)
+
+# %% ../../../nbs/30_model/20_nano/30_nano.ipynb #a7425ed9
+class NanoVLPreTrainedModel(PreTrainedModel):
+    "Submodules of the small policy, and the embeddings of text and screens."
     config_class, base_model_prefix, main_input_name = NanoVLConfig, 'model', 'input_ids'
     input_modalities = ('image', 'text')
     _supports_sdpa = _supports_flash_attn = _supports_attention_backend = supports_gradient_checkpointing = True
-    takes_samples = True   # `model.rendering.collate_samples`
-    _tied_weights_keys = {'lm_head.weight': 'model.embed_tokens.weight'}
 
     def __init__(self, config: NanoVLConfig):
         super().__init__(config)
-        text = config.text_config
-        self.stem = VisionEncoder(config.stem_channels, config.stem_blocks, text.hidden_size)
+        text, width = config.text_config, config.text_config.hidden_size
+        self.stem = VisionEncoder(config.stem_channels, config.stem_blocks, width)
         self.model = Decoder._from_config(text)
-        self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
-        self.target = nn.Linear(text.hidden_size, 1)
+        self.lm_head, self.target = nn.Linear(width, text.vocab_size, bias=False), nn.Linear(width, 1)
         if config.glimpses: self.closeup = FineFeatures(config.stem_channels, self.stem.guess.out_channels)
-        for n in config.glimpses:
-            self.model.layers[n] = FineCrossAttention(text.hidden_size, config.stem_channels, n)
+        for n in config.glimpses: self.model.layers[n] = FineCrossAttention(width, config.stem_channels, n)
         self.post_init()
         if self.model.config._attn_implementation == 'sdpa':
             self.model.set_attn_implementation('blocks')   # `model.nano.attention`
 
-    def image_features(self,
-        pixel_values: torch.Tensor,  # uint8 (N, H, W, 3), padded
-        image_sizes: torch.Tensor,   # int (N, 2)
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Features of each image (T, hidden + 95 + F), that is tokens, character probabilities and fine features;
-        character logits of each image size. No gradient if the encoder is frozen."""
-        with torch.set_grad_enabled(self.learns_to_see and torch.is_grad_enabled()):
-            return self._features(pixel_values, image_sizes)
-
     @property
     def learns_to_see(self) -> bool:
         "Whether any parameter of the vision encoder is trained."
-        return any(p.requires_grad for part in (self.stem, *([self.closeup] if self.config.glimpses else []))
-                   for p in part.parameters())
+        parts = [self.stem, *([self.closeup] if self.config.glimpses else [])]
+        return any(p.requires_grad for part in parts for p in part.parameters())
 
-    def _features(self, pixel_values, image_sizes):
-        tokens, reads = [None] * len(image_sizes), []
-        for h, w in dict.fromkeys(map(tuple, image_sizes.tolist())):
-            at = (image_sizes == image_sizes.new_tensor([h, w])).all(1).nonzero()[:, 0].tolist()
-            *seen, cells, read = self.stem(pixel_values[at, :h, :w])
-            if self.config.glimpses: seen.append(self.closeup(cells, (h, w)))
-            for i, o in zip(at, torch.cat(seen, -1).flatten(1, 2)): tokens[i] = o
-            reads.append(read)
-        return tokens, reads
-
-    def get_image_features(self,
-        pixel_values: torch.Tensor,  # uint8 (N, H, W, 3), padded
-        image_sizes: torch.Tensor,   # int (N, 2)
-        **kwargs,
-    ) -> BaseModelOutputWithPooling:
-        "Features of each image as `pooler_output`; `forward` accepts them as `mm_encoder_outputs` (transformers' API)."
-        return BaseModelOutputWithPooling(pooler_output=self.image_features(pixel_values, image_sizes)[0])
+    def image_features(self, pixel_values: torch.Tensor, image_sizes: torch.Tensor) -> tuple[list, list]:
+        "As `encode_screens`. No gradient if the encoder is frozen."
+        with torch.set_grad_enabled(self.learns_to_see and torch.is_grad_enabled()):
+            closeup = self.closeup if self.config.glimpses else None
+            return encode_screens(self.stem, closeup, pixel_values, image_sizes)
 
     @property
     def letters(self) -> torch.Tensor | None:
         "(95, hidden): embeddings of the printable ASCII characters."
         return self.model.embed_tokens.weight[self.config.letter_ids] if self.config.letter_ids else None
 
-    def embed(self,
-        input_ids: torch.Tensor,             # int (B, T)
-        tokens: list[torch.Tensor] | None,   # as `image_features` returns them
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Embeddings (B, T, hidden) with image features inserted; for `model.nano.fine_attention`, the cells of each
-        row (B, K, F) and the mask of image tokens. Raises `ValueError` if the numbers of image tokens differ."""
-        embeds, places = self.model.embed_tokens(input_ids), input_ids == self.config.image_token_id
+    def embed(self, input_ids: torch.Tensor, tokens: list[torch.Tensor] | None) -> tuple[torch.Tensor, dict]:
+        "As `insert_features`, for token ids (B, T) and image features; `tokens` None: no images."
+        embeds = self.model.embed_tokens(input_ids)
         if tokens is None: return embeds, {}
-        n = sum(map(len, tokens))
-        if n != places.sum():
-            raise ValueError(f'{n} image tokens for {int(places.sum())} places: render prompt and images together')
-        seen, shares, fine = torch.cat(tokens).tensor_split([embeds.shape[2], embeds.shape[2] + CHARACTERS - 2], 1)
-        if self.config.letter_ids:   # a frozen encoder does not train the letters' embeddings either
-            seen = seen + 4 * character_embedding(
-                shares, self.letters if self.learns_to_see else self.letters.detach())
-        seen, fine = seen.to(embeds.dtype), fine.to(embeds.dtype)
-        cells = dict(fine=rows_of(fine, places.sum(1).tolist()), images=places) if fine.shape[1] else {}
-        return embeds.masked_scatter(places[..., None], seen), cells
+        letters = self.letters
+        if letters is not None and not self.learns_to_see:
+            letters = letters.detach()   # a frozen encoder does not train the letters' embeddings either
+        return insert_features(embeds, input_ids == self.config.image_token_id, tokens, letters)
+
+    def get_input_embeddings(self): return self.model.embed_tokens
+    def set_input_embeddings(self, value): self.model.embed_tokens = value
+
+# %% ../../../nbs/30_model/20_nano/30_nano.ipynb #eabae2b6
+class NanoVLForConditionalGeneration(NanoVLPreTrainedModel, GenerationMixin):
+    "Generates text from text and screens."
+    takes_samples = True   # `model.rendering.collate_samples`
+    _tied_weights_keys = {'lm_head.weight': 'model.embed_tokens.weight'}
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None,
                 pixel_values=None, image_sizes=None, image_tokens=None, mm_encoder_outputs=None, labels=None,
@@ -230,53 +287,28 @@ class NanoVLForConditionalGeneration(PreTrainedModel, GenerationMixin):
             image_tokens, reads = self.image_features(pixel_values, image_sizes)
         if inputs_embeds is None: inputs_embeds, cells = self.embed(input_ids, image_tokens)
         if self.config.glimpses: kwargs |= dict(cells, names=self.stem.names, letters=self.letters, scenes={})
-        who = (None if marks or not self.model.answers_few
-               else query_tokens(logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device))
+        who = None if marks or not self.model.answers_few else query_tokens(
+            logits_to_keep, inputs_embeds.shape[:2], inputs_embeds.device)
         out = self.model(inputs_embeds=inputs_embeds, attention_mask=attention_mask, position_ids=position_ids,
                          past_key_values=past_key_values, use_cache=use_cache,
                          output_hidden_states=point_at is not None, asked=who, **kwargs)
         hidden = out.last_hidden_state
         logits = self.lm_head(who.flat(hidden) if who else slice_logits_to_keep(hidden, logits_to_keep))
-        loss = (None if labels is None
-                else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.text_config.vocab_size))
+        loss = None if labels is None else self.loss_function(logits, labels, self.config.text_config.vocab_size)
         return NanoVLOutput(loss=loss, logits=logits, past_key_values=out.past_key_values, reads=reads,
                             targets=self.target(hidden)[..., 0] if marks else None,
-                            looks=None if point_at is None else self.looks(out.hidden_states, point_at, sight),
-                            glances=self.glances(out.hidden_states, cells, point_at, sight)
-                            if cells and point_at is not None else None)
+                            **attention_logits(self.model, self.config, out.hidden_states, cells, point_at, sight))
 
-    def looks(self,
-        hidden_states: tuple[torch.Tensor, ...],   # (B, T, hidden) of each layer
-        point_at: torch.Tensor,                    # int (n, 2): row and position of each query
-        sight: torch.Tensor,                       # as `pointing_logits` takes it
-    ) -> torch.Tensor:
-        "(n, P, K): attention logits of the pointer heads; positions count from 0 in each row."
-        cos, sin = self.model.rotary_emb(hidden_states[0],
-                                         torch.arange(hidden_states[0].shape[1], device=point_at.device)[None])
-        layers = [(self.model.layers[n], hidden_states[n], head) for n, head in self.config.pointers]
-        return torch.stack([pointing_logits(o.self_attn, o.input_layernorm(h), cos, sin, head, point_at, sight)
-                            for o, h, head in layers], 1)
-
-    def glances(self,
-        hidden_states: tuple[torch.Tensor, ...],   # (B, T, hidden) of each layer
-        cells: dict,                               # as `embed` returns them
-        point_at: torch.Tensor,                    # int (n, 2): row and position of each query
-        sight: torch.Tensor,                       # as `cell_logits` takes it
-    ) -> torch.Tensor:
-        "(n, G, K * WITHIN): attention logits of the fine-grained cross-attention layers."
-        b, t = point_at.unbind(1)
-        asked = [self.model.layers[n].asked(hidden_states[n][b, t]) for n in self.config.glimpses]
-        return torch.stack([cell_logits(o, **cells, row=b, sight=sight) for o in asked], 1)
+    def get_image_features(self, pixel_values: torch.Tensor, image_sizes: torch.Tensor, **kwargs):
+        "Features of each image as `pooler_output`; `forward` accepts them as `mm_encoder_outputs` (transformers' API)."
+        return BaseModelOutputWithPooling(pooler_output=self.image_features(pixel_values, image_sizes)[0])
 
     def prepare_inputs_for_generation(self, input_ids, is_first_iteration=False, pixel_values=None, image_sizes=None,
                                       image_tokens=None, **kwargs):
         "Model inputs of one generation step; images enter only with the prompt."
         inputs = super().prepare_inputs_for_generation(input_ids, is_first_iteration=is_first_iteration, **kwargs)
-        seen = dict(pixel_values=pixel_values, image_sizes=image_sizes, image_tokens=image_tokens)
-        return {**inputs, **(seen if is_first_iteration or not kwargs.get('use_cache', True) else {})}
-
-    def get_input_embeddings(self): return self.model.embed_tokens
-    def set_input_embeddings(self, value): self.model.embed_tokens = value
+        if not is_first_iteration and kwargs.get('use_cache', True): return inputs
+        return {**inputs, **dict(pixel_values=pixel_values, image_sizes=image_sizes, image_tokens=image_tokens)}
 
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #5dd62a31
 def name_places(

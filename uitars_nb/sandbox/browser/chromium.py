@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SHELLS', 'NAMES', 'STORE', 'FLAGS', 'FREE', 'ON_DEMAND', 'GUARD', 'LATE', 'is_shell', 'candidates', 'resolve_wrapper',
-           'usable', 'find_chromium', 'chromium_version', 'fonts', 'versions', 'flags', 'Chromium', 'launch']
+           'usable', 'find_chromium', 'chromium_version', 'fonts', 'versions', 'flags', 'kill_group', 'process_tree',
+           'resident_memory', 'pass_on', 'Chromium', 'launch']
 
 # %% ../../../nbs/10_sandbox/10_browser/05_chromium.ipynb #3a7b04a2
 import asyncio, fcntl, glob, os, re, shutil, signal, subprocess, sys, tempfile, time
@@ -118,9 +119,11 @@ def flags(
 # Shell script: waits for Chromium, then removes its profile, retrying while its last processes still write.
 # It ignores SIGPIPE, so that it survives Python.
 GUARD = '''trap : PIPE; "$@"; code=$?; n=0
-until rm -rf "$UITARS_PROFILE" 2>/dev/null; sleep .1; [ ! -e "$UITARS_PROFILE" ] || [ $((n+=1)) -gt 100 ]; do :; done; exit $code'''
+until rm -rf "$UITARS_PROFILE" 2>/dev/null; sleep .1; \
+[ ! -e "$UITARS_PROFILE" ] || [ $((n+=1)) -gt 100 ]; do :; done; exit $code'''
 
 def _remove(folder):
+    "Delete a folder whose processes may still write to it."
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.exists(folder): return
@@ -128,8 +131,7 @@ def _remove(folder):
 
 def _end(process, said, folder):
     "Kill a process group, wait for its end and remove its profile."
-    try: os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError: pass
+    kill_group(process.pid)
     said.close()
     process.wait()
     _remove(folder)
@@ -152,9 +154,36 @@ def _spawn(path, folder, args):
     for fd in (from_us, to_us, to_say): os.close(fd)
     return process, from_browser, to_browser, open(said, 'rb', 0)
 
-# %% ../../../nbs/10_sandbox/10_browser/05_chromium.ipynb #d2d84c99
+# %% ../../../nbs/10_sandbox/10_browser/05_chromium.ipynb #7282c03a
+def kill_group(pid: int) -> None:
+    "Kill a process group at once, if it still exists."
+    try: os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError: pass
+
+def process_tree(pid: int) -> list[psutil.Process]:
+    "A process and all its descendants; empty if it has ended."
+    try: return [guard := psutil.Process(pid), *guard.children(recursive=True)]
+    except psutil.NoSuchProcess: return []
+
+def resident_memory(processes: list[psutil.Process]) -> int:
+    "Resident memory of processes, bytes; shared pages count in each process, ended processes as 0."
+    return sum(map(_rss, processes))
+
+def _rss(process):
+    try: return process.memory_info().rss
+    except psutil.Error: return 0
+
+# %% ../../../nbs/10_sandbox/10_browser/05_chromium.ipynb #321bd286
 LATE = .6  # seconds after which a frame counts as late
 
+def pass_on(browser: 'Chromium', params: dict) -> None:
+    "Pass a new target to its browser context; let it run if no context waits for it."
+    target, info = browser.connection.session(params['sessionId']), params['targetInfo']
+    welcome = browser.contexts.get(info.get('browserContextId'))
+    if welcome: welcome(target, info, params['waitingForDebugger'])
+    elif params['waitingForDebugger']: target.send('Runtime.runIfWaitingForDebugger')
+
+# %% ../../../nbs/10_sandbox/10_browser/05_chromium.ipynb #36a69b18
 class Chromium:
     "A running browser process."
     def __init__(self, process, folder, connection, said, on_demand=False):
@@ -162,7 +191,7 @@ class Chromium:
             process, folder, connection, said, on_demand)
         self.turn = asyncio.Lock()  # held while a frame is drawn
         self.contexts = {}  # browser context -> callback(session, info, waiting) for a new target in it
-        self.root.on('Target.attachedToTarget', self._attached)
+        self.root.on('Target.attachedToTarget', lambda params: pass_on(self, params))
 
     @property
     def root(self) -> CdpSession:
@@ -174,12 +203,6 @@ class Chromium:
         "A future that is done as soon as the process has died."
         return self.connection.closed
 
-    def _attached(self, params):
-        target, info = self.connection.session(params['sessionId']), params['targetInfo']
-        welcome = self.contexts.get(info.get('browserContextId'))
-        if welcome: welcome(target, info, params['waitingForDebugger'])
-        elif params['waitingForDebugger']: target.send('Runtime.runIfWaitingForDebugger')
-
     async def draw(self, cdp: CdpSession, late: Callable[[asyncio.Future], None], **frame) -> dict:
         "Draw a frame of a tab; call `late` if it takes over `LATE` s. Raises `CdpError` if there is nothing to draw."
         await self.turn.acquire()
@@ -190,27 +213,21 @@ class Chromium:
 
     def processes(self) -> list[psutil.Process]:
         "The guard shell and all its descendants."
-        try: return [guard := psutil.Process(self.process.pid), *guard.children(recursive=True)]
-        except psutil.NoSuchProcess: return []
+        return process_tree(self.process.pid)
 
     def memory(self) -> int:
         "Resident memory of all processes, bytes; shared pages count in each process."
-        return sum(_rss(p) for p in self.processes())
+        return resident_memory(self.processes())
 
     def kill(self) -> None:
         "Kill the process group at once, as a crash would."
-        try: os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError: pass
+        kill_group(self.process.pid)
 
     async def close(self) -> None:
         "End the browser and remove its profile folder."
         self.connection.close()
         self.kill()
         await asyncio.to_thread(_end, self.process, self.said, self.folder)
-
-def _rss(process):
-    try: return process.memory_info().rss
-    except psutil.Error: return 0
 
 # %% ../../../nbs/10_sandbox/10_browser/05_chromium.ipynb #0b64428f
 async def launch(

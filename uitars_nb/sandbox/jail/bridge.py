@@ -9,7 +9,8 @@ __all__ = ['Streams', 'streams', 'pour', 'join', 'bridge', 'port_of']
 import asyncio, socket
 from contextlib import suppress
 
-from .jail import Jail, JailGone
+from .client import JailGone
+from .jail import Jail
 
 # %% ../../../nbs/10_sandbox/20_jail/25_bridge.ipynb #7cb84f4a
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from .bridge import Streams, join, port_of, streams
-from .jail import Jail, JailGone
+from .client import JailGone
+from .jail import Jail
 
 # %% ../../../nbs/10_sandbox/20_jail/30_proxy.ipynb #f9dac0f8
 class NoConnection(Exception):

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['MARK', 'process_start_time', 'alive', 'kill', 'find_unrecorded_worker', 'WorkerSettings', 'LocalProcess',
-           'LocalLauncher', 'WorkerLink', 'order', 'look', 'person', 'quit', 'leave']
+           'LocalLauncher', 'wait_until_listening', 'WorkerDialer', 'join_orders', 'exchange', 'WorkerLink']
 
 # %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #d5e56d3b
-import asyncio, json, os, signal, ssl, subprocess, sys
+import asyncio, json, os, signal, ssl, subprocess, sys, time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,32 +18,34 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from ...core.runs import read_json
 from .ledger import WorkerRow
-from .messages import unframe
+from .messages import Outbox, unframe
 from .worker import WorkerConfig
 
 # %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #99e75e3b
+def _moment(process):
+    "The boot and the ticks since then; where there is no /proc, a date."
+    files = '/proc/sys/kernel/random/boot_id', f'/proc/{process.pid}/stat'
+    try: boot, stat = (Path(o).read_text(errors='replace') for o in files)
+    except OSError: return f'born {process.create_time()}'
+    return f'{boot.strip()} {stat.rpartition(")")[2].split()[19]}'   # behind a name that may hold anything
+
 def process_start_time(
     pid: int,
 ) -> str:
-    "When a living process began, by no clock that can be set; empty where there is none."
+    "When a living process started, by no clock that can be set; empty if there is no such process."
     try:
         process = psutil.Process(pid)
         return '' if process.status() == psutil.STATUS_ZOMBIE else _moment(process)
     except psutil.Error: return ''
 
-def _moment(process):
-    "The machine's start and ticks since then; where there is no /proc, a date."
-    try: boot, stat = (Path('/proc', o).read_text(errors='replace') for o in ('sys/kernel/random/boot_id', f'{process.pid}/stat'))
-    except OSError: return f'born {process.create_time()}'
-    return f'{boot.strip()} {stat.rpartition(")")[2].split()[19]}'   # behind a name that may hold anything
-
 def alive(
     pid: int,
-    born: str,
+    born: str,   # start time, as `process_start_time` gives it
 ) -> bool:
-    "True where the very process lives."
+    "Whether the process that started at `born` lives."
     return pid > 0 and process_start_time(pid) == born != ''
 
+# %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #41364067
 MARK = 'UITARS_WORKER'   # environment variable of all that a worker starts: the worker's id
 
 def _marked(p, mark):
@@ -53,20 +55,20 @@ def _marked(p, mark):
 def kill(
     pid: int,
     born: str,
-    mark: str = '',   # of what it has started
+    mark: str = '',   # of what the process has started
 ) -> None:
-    "Kill a process, if it is the one that is meant, and all that bears its mark; also where it is dead already."
+    "Kill a process, if its start time is right, and everything that bears its mark."
     doomed = [p for p in psutil.process_iter() if mark and _marked(p, mark)]
     for p in [pid] * alive(pid, born) + [p.pid for p in doomed]:
         try: os.kill(p, signal.SIGKILL)
         except (ProcessLookupError, PermissionError): pass
     try: os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError: pass   # an adopted worker is nobody's child here
+    except ChildProcessError: pass   # an adopted worker is not a child of this process
 
 def find_unrecorded_worker(
     path: str | Path,   # of a worker's configuration
 ) -> tuple[int, str]:
-    "The process of a worker that was started and not written down, and its birth; 0 where there is none."
+    "Pid and start time of a worker that was started but not recorded; (0, '') if there is none."
     running = (p for p in psutil.process_iter(['cmdline']) if (p.info['cmdline'] or [''])[-1] == str(path))
     return next(((p.pid, process_start_time(p.pid)) for p in running), (0, ''))
 
@@ -77,158 +79,170 @@ class WorkerSettings:
     folder: str                  # for their files
     address: str = '127.0.0.1'   # where they listen
     orphan: float = 60.          # seconds without a manager after which they end
-    start: float = 60.           # seconds until one that does not come is given up
-    cert: str = ''               # files of TLS, where there is any
+    start: float = 60.           # seconds to wait for a worker to come up
+    cert: str = ''               # TLS certificate and key, as files; empty: no TLS
     key: str = ''
     ca: str = ''                 # certificate that the workers' is checked against
 
     def config(self, row: WorkerRow, host: str) -> WorkerConfig:
-        "What a worker is told."
-        return WorkerConfig(row.id, row.secret, host, row.options, row.slots, self.address, self.orphan, cert=self.cert, key=self.key)
+        "The configuration of one worker."
+        tls = dict(cert=self.cert, key=self.key)
+        return WorkerConfig(row.id, row.secret, host, row.options, row.slots, self.address, self.orphan, **tls)
 
     def url(self, address: str, port: int) -> str:
-        "Where a worker is reached."
+        "The URL of a worker."
         return f"{'wss' if self.cert else 'ws'}://{address}:{port}"
 
+# %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #29c1ed72
 class LocalProcess:
-    "A worker on this machine."
+    "A worker process on this machine, and its files."
     def __init__(self, row: WorkerRow, settings: WorkerSettings):
         self.row, self.settings, self.path = row, settings, Path(settings.folder)/f'{row.id}.json'
         self.pid, self.born = (row.pid, row.born) if row.pid else find_unrecorded_worker(self.path)
 
-    def alive(self) -> bool: "True where the very process lives."; return alive(self.pid, self.born)
-    def kill(self) -> None: "Kill it, and all that it has started."; kill(self.pid, self.born, self.row.id)
+    def alive(self) -> bool: "Whether this very process lives."; return alive(self.pid, self.born)
+    def kill(self) -> None: "Kill it and everything that it has started."; kill(self.pid, self.born, self.row.id)
 
     def url(self) -> str:
-        "Where it listens; empty as long as it does not."
+        "The URL where it listens; empty until it does."
         found = read_json(self.path.with_suffix('.address'))
         return self.settings.url(self.settings.address, found['port']) if found else ''
 
     def words(self) -> str:
-        "The last that it has said."
+        "The end of its log: at most 500 characters."
         log = self.path.with_suffix('.log')
         return log.read_text(errors='replace').strip()[-500:] if log.exists() else ''
 
     def clear(self) -> None:
-        "Remove its files, but for the log where it has said something."
+        "Remove its files; a log that is not empty stays."
         for suffix in ('.json', '.address'): self.path.with_suffix(suffix).unlink(missing_ok=True)
         if not self.words(): self.path.with_suffix('.log').unlink(missing_ok=True)
 
-# %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #29c1ed72
 class LocalLauncher:
     "Starts workers on this machine."
     def __init__(self, settings: WorkerSettings): self.settings = settings
 
     def start(self, row: WorkerRow, host: str, resources: Mapping = {}) -> LocalProcess:
-        "A new worker; `resources` mean nothing here."
+        "Start a worker; `resources` are for clusters and ignored here."
         path = Path(self.settings.folder)/f'{row.id}.json'
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
         path.write_text(json.dumps(asdict(self.settings.config(row, host))))
-        command, mark = [sys.executable, '-m', 'uitars_nb.sandbox.manager.worker', str(path)], {MARK: row.id}
+        command = [sys.executable, '-m', 'uitars_nb.sandbox.manager.worker', str(path)]
+        about = dict(stdin=subprocess.DEVNULL, start_new_session=True, env=os.environ | {MARK: row.id})
         with open(os.open(path.with_suffix('.log'), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600), 'ab') as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=os.environ | mark)
+            process = subprocess.Popen(command, stdout=log, stderr=log, **about)
         return LocalProcess(replace(row, pid=process.pid, born=process_start_time(process.pid)), self.settings)
 
     def adopt(self, row: WorkerRow) -> LocalProcess:
-        "The worker that an earlier manager has started."
+        "Take over a worker that an earlier manager has started."
         return LocalProcess(row, self.settings)
 
 # %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #fdd6137d
-class WorkerLink:
-    "The manager's line to one worker."
-    def __init__(self,
-        process: LocalProcess,                  # or of another place
-        hear: Callable[['WorkerLink', dict], None],   # gets every message, greetings first
-        lost: Callable[['WorkerLink', str], None],    # told once, when the process is certainly dead, with its last words
-    ):
-        self.process, self.row, self.settings, self.hear, self.lost = process, process.row, process.settings, hear, lost
-        self.orders, self.more, self.url, self.quitting, self.task = [], asyncio.Event(), '', False, None
+async def wait_until_listening(
+    process: LocalProcess,
+    seconds: float,
+) -> str:
+    "The URL of a worker, as soon as it listens; empty if its process is gone or takes too long."
+    now = asyncio.get_running_loop().time
+    end = now() + seconds
+    while process.alive() and now() < end:
+        if url := process.url(): return url
+        await asyncio.sleep(.02)
+    return ''
 
-    def run(self) -> None:
-        "Keep the line from now on."
-        self.task = asyncio.ensure_future(self._keep())
+class WorkerDialer:
+    "Opens connections to one worker."
+    def __init__(self,
+        row: WorkerRow,
+        settings: WorkerSettings,
+        url: str = '',              # of the worker; empty until it listens
+    ): self.row, self.settings, self.url = row, settings, url
+
+    def dial(self, path: str, seconds: float = 5):
+        "Open a connection within `seconds`, as an asynchronous context manager."
+        ca, bearer = self.settings.ca or None, {'Authorization': f'Bearer {self.row.secret}'}
+        tls = dict(ssl=ssl.create_default_context(cafile=ca)) if self.settings.cert else {}
+        about = dict(compression=None, max_size=2 ** 26, proxy=None, open_timeout=seconds, close_timeout=1)
+        return connect(f'{self.url}/{path}', additional_headers=bearer, **about, **tls)
+
+    async def look(self, place: int) -> tuple[dict, bytes]:
+        "Facts about a slot and its owner's newest screenshot as PNG, or b''. Raises `OSError`, `ConnectionClosed`."
+        async with self.dial(f'look/{place}') as ws: head, body = unframe(await ws.recv())
+        return head, bytes(body)
+
+    def person(self, place: int, number: int):
+        "A connection for a person who takes over a leased session, as an asynchronous context manager."
+        return self.dial(f'person/{place}/{number}')
+
+# %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #4498a3c1
+def join_orders(
+    orders: list[dict],   # `release` and `fence` as lists of (place, number), `quit`
+) -> dict:
+    "Join orders into one."
+    joined = {k: [x for o in orders for x in o.get(k, ())] for k in ('release', 'fence')}
+    return joined | dict(quit=any(o.get('quit') for o in orders))
+
+async def _send_orders(ws, orders):
+    while True: await ws.send(json.dumps(join_orders(await orders.take())))
+
+async def _receive(ws, hear):
+    async for text in ws: hear(json.loads(text))
+    raise ConnectionClosed(None, None)
+
+async def exchange(
+    ws,
+    orders: Outbox,
+    hear: Callable[[dict], None],   # gets every message
+) -> None:
+    "Send orders and hear messages until the connection ends; raises `ConnectionClosed` then."
+    both = [asyncio.ensure_future(o) for o in (_send_orders(ws, orders), _receive(ws, hear))]
+    try: await asyncio.gather(*both)
+    finally:
+        for o in both: o.cancel()   # or it would take the next order and have no connection to send it on
+
+# %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #7af14685
+class WorkerLink(WorkerDialer):
+    "The manager's line to one worker: connects again when it is cut, and reports the worker's death."
+    def __init__(self,
+        process: LocalProcess,                        # or that of another launcher
+        hear: Callable[['WorkerLink', dict], None],   # gets every message, greetings first
+        lost: Callable[['WorkerLink', str], None],    # called when the process is certainly dead, with its last words
+    ):
+        super().__init__(process.row, process.settings)
+        self.process, self.hear, self.lost = process, hear, lost
+        self.orders, self.quitting, self.task = Outbox(), False, None
+        self.over, self.used = {}, time.monotonic()   # slot -> number of its last lease; when a slot was last needed
+
+    def run(self) -> None: "Keep the line from now on."; self.task = asyncio.ensure_future(self._keep())
+    def order(self, **order) -> None: "Give the worker an order; see `join_orders`."; self.orders.put(order)
+
+    def quit(self) -> None:
+        "Ask the worker to end."
+        self.quitting = True
+        self.order(quit=True)
+
+    def leave(self) -> None:
+        "Let go of the line; the worker goes on."
+        if self.task: self.task.cancel()
 
     async def _keep(self):
         try:
-            while await self._address(): await self._once()
+            while url := await wait_until_listening(self.process, self.settings.start):
+                self.url = url
+                await self._connect()
         finally:
             if self.task and not self.task.cancelling(): self._end()
+
+    async def _connect(self):
+        "Exchange messages over one connection until it is cut; kill a process that accepts none."
+        try:
+            async with self.dial('manager', min(10, self.settings.start)) as ws:
+                await exchange(ws, self.orders, lambda news: self.hear(self, news))
+        except (OSError, TimeoutError, InvalidHandshake): self.process.kill()
+        except ConnectionClosed: await asyncio.sleep(.02)
 
     def _end(self):
         self.process.kill()
         words = self.process.words()
         self.process.clear()
         self.lost(self, words)
-
-# %% ../../../nbs/10_sandbox/60_manager/35_fleet.ipynb #78c3d07b
-def _patch(cls):
-    def add(f): setattr(cls, f.__name__, f); return f
-    return add
-
-@_patch(WorkerLink)
-async def _address(self):
-    "True when the worker listens; False where its process is gone, or does not come in time."
-    end = asyncio.get_running_loop().time() + self.settings.start
-    while self.process.alive() and asyncio.get_running_loop().time() < end:
-        if url := self.process.url(): self.url = url; return True
-        await asyncio.sleep(.02)
-    return False
-
-@_patch(WorkerLink)
-async def _once(self):
-    "One connection, until it is cut. One that cannot be had kills the process."
-    try:
-        async with connect(f'{self.url}/manager', **self._how(), open_timeout=min(10, self.settings.start), close_timeout=1) as ws:
-            both = [asyncio.ensure_future(o) for o in (self._send(ws), self._receive(ws))]
-            try: await asyncio.gather(*both)
-            finally:
-                for o in both: o.cancel()   # or the next order would go where nobody is
-    except (OSError, TimeoutError, InvalidHandshake): self.process.kill()
-    except ConnectionClosed: await asyncio.sleep(.02)
-
-@_patch(WorkerLink)
-def _how(self):
-    tls = dict(ssl=ssl.create_default_context(cafile=self.settings.ca or None)) if self.settings.cert else {}
-    return dict(additional_headers={'Authorization': f'Bearer {self.row.secret}'}, compression=None, max_size=2 ** 26, proxy=None) | tls
-
-@_patch(WorkerLink)
-async def _receive(self, ws):
-    async for text in ws: self.hear(self, json.loads(text))
-    raise ConnectionClosed(None, None)
-
-@_patch(WorkerLink)
-async def _send(self, ws):
-    while True:
-        await self.more.wait()
-        self.more.clear()
-        orders, self.orders = self.orders, []
-        joined = {k: [x for o in orders for x in o.get(k, ())] for k in ('release', 'fence')}
-        await ws.send(json.dumps(joined | dict(quit=any(o.get('quit') for o in orders))))
-
-@_patch(WorkerLink)
-def order(self, **order) -> None:
-    "Tell the worker: `release` or `fence` as lists of (place, number), `quit`."
-    self.orders.append(order)
-    self.more.set()
-
-@_patch(WorkerLink)
-async def look(self, place: int) -> tuple[dict, bytes]:
-    "What the owner of a place last saw: facts, and a PNG or nothing. Raises `OSError`, `ConnectionClosed`."
-    async with connect(f'{self.url}/look/{place}', **self._how(), open_timeout=5, close_timeout=1) as ws: head, body = unframe(await ws.recv())
-    return head, bytes(body)
-
-@_patch(WorkerLink)
-def person(self, place: int, number: int):
-    "A line for a person who takes over what a lease holds, as an asynchronous context manager."
-    return connect(f'{self.url}/person/{place}/{number}', **self._how(), open_timeout=5, close_timeout=1)
-
-@_patch(WorkerLink)
-def quit(self) -> None:
-    "Ask the worker to end in order."
-    self.quitting = True
-    self.order(quit=True)
-
-@_patch(WorkerLink)
-def leave(self) -> None:
-    "Let go of the line; the worker goes on."
-    if self.task: self.task.cancel()

@@ -7,7 +7,7 @@ __all__ = ['WorkerActor', 'RayProcess', 'RayLauncher']
 
 # %% ../../../nbs/10_sandbox/60_manager/65_ray.ipynb #01a470d3
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from .fleet import WorkerSettings
@@ -16,27 +16,27 @@ from .worker import SessionWorker, WorkerConfig
 
 # %% ../../../nbs/10_sandbox/60_manager/65_ray.ipynb #67e7557a
 class WorkerActor:
-    "Runs a worker on whatever node it is placed."
+    "Runs a worker on the node where Ray places it."
     def __init__(self, config: dict, tls: bool):
         import asyncio, ray
         self.config = WorkerConfig(**config | dict(address=ray.util.get_node_ip_address()))
         self.scheme, self.port, self.end = 'wss' if tls else 'ws', asyncio.get_event_loop().create_future(), None
 
     async def over(self) -> None:
-        "Run the worker to its end, once; return at its end."
+        "Run the worker, once, and return at its end."
         import asyncio
         self.end = self.end or asyncio.ensure_future(SessionWorker(self.config).run(self.port.set_result))
         await asyncio.shield(self.end)
 
     async def url(self) -> str:
-        "Where it listens."
+        "The URL where the worker listens, as soon as it does."
         return f'{self.scheme}://{self.config.address}:{await self.port}'
 
 # %% ../../../nbs/10_sandbox/60_manager/65_ray.ipynb #148f82db
 class RayProcess:
     "A worker on the cluster."
     def __init__(self, row: WorkerRow, settings: WorkerSettings, actor: Any):
-        self.row, self.settings, self.actor = row, settings, actor   # actor: None where there is none of this name any more
+        self.row, self.settings, self.actor = row, settings, actor   # actor: None if Ray knows none of this name
         self.address, self.last = '', ''
         if actor: self.ended, self.asked = actor.over.remote(), actor.url.remote()
 
@@ -45,18 +45,18 @@ class RayProcess:
         return bool(ray.wait([ref], timeout=0)[0])
 
     def _result(self, ref) -> Any:
-        "The result of a reference that is done; its error becomes the worker's last words."
+        "The result of a finished call; its error becomes the worker's last words."
         import ray
         try: return ray.get(ref)
         except ray.exceptions.RayError as e: self.last = str(e).strip()[-500:]
 
     def alive(self) -> bool:
-        "False where it has ended, or Ray has lost it."
+        "False if it has ended, or Ray has lost it."
         if self.actor is None or self._done(self.ended): return False
         return True
 
     def url(self) -> str:
-        "Where it listens; empty as long as it does not."
+        "The URL where it listens; empty until it does."
         if not self.address and self._done(self.asked): self.address = self._result(self.asked) or ''
         return self.address
 
@@ -67,8 +67,8 @@ class RayProcess:
         if self._done(self.ended): self._result(self.ended)
         ray.kill(self.actor, no_restart=True)
 
-    def words(self) -> str: "Why it ended, as Ray says."; return self.last
-    def clear(self) -> None: "It has no files."
+    def words(self) -> str: "The reason of its end, as Ray states it."; return self.last
+    def clear(self) -> None: "Nothing to remove: it has no files here."
 
 # %% ../../../nbs/10_sandbox/60_manager/65_ray.ipynb #20182d69
 class RayLauncher:
@@ -76,7 +76,7 @@ class RayLauncher:
     def __init__(self,
         settings: WorkerSettings,
         cluster: str = 'auto',             # address of the head node; 'auto': the cluster of this machine
-        namespace: str = 'uitars',         # in which the actors have their names
+        namespace: str = 'uitars',         # of the actors' names
     ):
         try: import ray
         except ImportError as e: raise RuntimeError("Ray is not installed: pip install 'uitars_nb[ray]'") from e
@@ -84,16 +84,17 @@ class RayLauncher:
         ray.init(address=cluster, namespace=namespace, ignore_reinit_error=True, log_to_driver=False)
 
     def start(self, row: WorkerRow, host: str, resources: Mapping = {}) -> RayProcess:
-        "A new worker, on a node that has the resources; it waits as long as none has."
+        "Start a worker on a node that has the resources; the actor waits until one has."
         import ray
         rest = {k: v for k, v in resources.items() if k not in ('CPU', 'GPU')}
         needs = dict(num_cpus=resources.get('CPU', 1), num_gpus=resources.get('GPU', 0), resources=rest)
         about = dict(name=row.id, namespace=self.namespace, lifetime='detached', max_restarts=0, max_concurrency=100)
-        actor = ray.remote(WorkerActor).options(**about, **needs).remote(asdict(self.settings.config(row, host)), bool(self.settings.cert))
+        remote = ray.remote(WorkerActor).options(**about, **needs)
+        actor = remote.remote(asdict(self.settings.config(row, host)), bool(self.settings.cert))
         return RayProcess(row, self.settings, actor)
 
     def adopt(self, row: WorkerRow) -> RayProcess:
-        "The worker that an earlier manager has started."
+        "Take over a worker that an earlier manager has started."
         import ray
         try: return RayProcess(row, self.settings, ray.get_actor(row.id, self.namespace))
         except ValueError: return RayProcess(row, self.settings, None)

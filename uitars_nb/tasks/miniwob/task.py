@@ -81,11 +81,13 @@ def load_oracles() -> dict[str, Oracle]:
 
 # %% ../../../nbs/20_tasks/10_miniwob/00_task.ipynb #eff7298c
 AGAIN = frozenset('''
-    bisect-angle click-button click-button-sequence click-checkboxes click-checkboxes-large click-checkboxes-soft click-checkboxes-transfer
-    click-color click-link click-option click-shades click-shape click-test click-test-2 click-test-transfer click-widget count-shape
-    count-sides drag-box drag-items drag-items-grid drag-shapes drag-sort-numbers email-inbox-delete email-inbox-important enter-date
-    enter-text enter-text-2 enter-time find-midpoint focus-text-2 grid-coordinate identify-shape number-checkboxes resize-textarea
-    right-angle simple-algebra simple-arithmetic text-transform unicode-test use-autocomplete-nodelay use-colorwheel visual-addition'''.split())
+    bisect-angle click-button click-button-sequence click-checkboxes click-checkboxes-large click-checkboxes-soft
+    click-checkboxes-transfer click-color click-link click-option click-shades click-shape click-test click-test-2
+    click-test-transfer click-widget count-shape count-sides drag-box drag-items drag-items-grid drag-shapes
+    drag-sort-numbers email-inbox-delete email-inbox-important enter-date enter-text enter-text-2 enter-time
+    find-midpoint focus-text-2 grid-coordinate identify-shape number-checkboxes resize-textarea right-angle
+    simple-algebra simple-arithmetic text-transform unicode-test use-autocomplete-nodelay use-colorwheel
+    visual-addition'''.split())
 
 # %% ../../../nbs/20_tasks/10_miniwob/00_task.ipynb #035d4c97
 ROUNDING = 1e-6   # 1/3 + 1/3 + 1/3
@@ -132,7 +134,8 @@ class MiniWoB:
     async def setup(self, session, spec: TaskSpec) -> TaskSpec:
         "Open the page and start the problem of `spec.seed`. Returns the spec with instruction and fields."
         await session.start(page_url(self.page), again=self.page in AGAIN)
-        said = await session.evaluate(START, dict(seed=spec.seed, mode=spec.params.get('mode', 'train'), forever=FOREVER))
+        start = dict(seed=spec.seed, mode=spec.params.get('mode', 'train'), forever=FOREVER)
+        said = await session.evaluate(START, start)
         fields = said.get('fields') or dict(FIELD_EXTRACTORS.get(self.page, lambda _: {})(said['utterance']))
         return replace(spec, instruction=said['utterance'], params=dict(spec.params) | dict(fields=fields))
 
@@ -151,9 +154,12 @@ class MiniWoB:
 
 # %% ../../../nbs/20_tasks/10_miniwob/00_task.ipynb #1903aa27
 BUDGETS = {
-    20: '''click-checkboxes-large click-shades click-collapsible-2 click-scroll-list social-media social-media-all social-media-some drag-sort-numbers ascending-numbers
-        email-inbox email-inbox-forward email-inbox-forward-nl email-inbox-forward-nl-turk email-inbox-nl-turk email-inbox-reply multi-layouts multi-orderings login-user-popup
-        choose-date choose-date-easy choose-date-medium choose-date-nodelay daily-calendar use-spinner use-slider-2 guess-number hot-cold scroll-text''',
+    20: '''
+        click-checkboxes-large click-shades click-collapsible-2 click-scroll-list social-media social-media-all
+        social-media-some drag-sort-numbers ascending-numbers email-inbox email-inbox-forward email-inbox-forward-nl
+        email-inbox-forward-nl-turk email-inbox-nl-turk email-inbox-reply multi-layouts multi-orderings
+        login-user-popup choose-date choose-date-easy choose-date-medium choose-date-nodelay daily-calendar
+        use-spinner use-slider-2 guess-number hot-cold scroll-text''',
     30: 'number-checkboxes book-flight book-flight-nodelay order-food draw-circle drag-cube generate-number simon-says',
     40: 'sign-agreement stock-market',
     80: 'moving-items chase-circle'}
@@ -162,14 +168,20 @@ MAX_STEPS = {name: n for n, names in BUDGETS.items() for name in names.split()}
 for name in NAMES: register(MiniWoB(f'miniwob/{name}', MAX_STEPS.get(name, 10)))
 
 # %% ../../../nbs/20_tasks/10_miniwob/00_task.ipynb #96fce5e5
-PIX2ACT = '''bisect-angle choose-date-nodelay circle-center click-button click-button-sequence click-checkboxes click-checkboxes-large click-checkboxes-soft
-click-checkboxes-transfer click-collapsible-2-nodelay click-collapsible-nodelay click-color click-dialog click-dialog-2 click-link click-option click-pie-nodelay click-shades
-click-shape click-tab click-tab-2 click-tab-2-easy click-tab-2-hard click-tab-2-medium click-test click-test-2 click-test-transfer click-widget count-shape count-sides drag-box
-drag-items drag-items-grid drag-shapes drag-sort-numbers email-inbox-delete email-inbox-important enter-date enter-text-2 enter-time find-midpoint grid-coordinate identify-shape
-navigate-tree number-checkboxes resize-textarea right-angle simple-algebra simple-arithmetic text-transform tic-tac-toe unicode-test use-autocomplete-nodelay use-colorwheel
-use-colorwheel-2 use-slider use-slider-2 visual-addition'''.split()
+PIX2ACT = '''
+bisect-angle choose-date-nodelay circle-center click-button click-button-sequence click-checkboxes
+click-checkboxes-large click-checkboxes-soft click-checkboxes-transfer click-collapsible-2-nodelay
+click-collapsible-nodelay click-color click-dialog click-dialog-2 click-link click-option click-pie-nodelay
+click-shades click-shape click-tab click-tab-2 click-tab-2-easy click-tab-2-hard click-tab-2-medium click-test
+click-test-2 click-test-transfer click-widget count-shape count-sides drag-box drag-items drag-items-grid drag-shapes
+drag-sort-numbers email-inbox-delete email-inbox-important enter-date enter-text-2 enter-time find-midpoint
+grid-coordinate identify-shape navigate-tree number-checkboxes resize-textarea right-angle simple-algebra
+simple-arithmetic text-transform tic-tac-toe unicode-test use-autocomplete-nodelay use-colorwheel use-colorwheel-2
+use-slider use-slider-2 visual-addition'''.split()
 # two tasks of one step, then tasks of two to twelve steps
-CHAINS = 'click-test-2 click-dialog login-user email-inbox use-autocomplete drag-sort-numbers click-checkboxes-large'.split()
+CHAINS = (
+    'click-test-2 click-dialog login-user email-inbox use-autocomplete drag-sort-numbers '
+    'click-checkboxes-large').split()
 QUICK = ('click-test click-test-2 click-button click-color click-dialog click-tab click-option click-checkboxes '
          'click-button-sequence focus-text-2 identify-shape enter-text').split()
 

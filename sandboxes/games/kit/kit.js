@@ -1,0 +1,171 @@
+// A frame for small canvas games: seeded randomness, one logical screen of 160x210 scaled to the window, mouse and keys,
+// a fixed 60 Hz step, and `window.gameAPI` in the shape of GameWorld's browser games (schema 2.0).
+//
+// A game is one object of pure functions over a state that is plain JSON, so a checkpoint is the state itself:
+//   begin(level, random) -> state        a new level
+//   view(state) -> {score, lives, progress, outcome, reason, board}    what a verifier reads
+//   draw(g, state, {level, carried})     onto a 2D context in logical units
+//   paint(canvas, state)                 optional: onto a WebGL canvas of the same place below it
+//   key(state, name, random)             'ArrowLeft', 'Enter', ' ', 'a' ...; optional, like the next four
+//   press / move / release(state, x, y, random)   the left mouse button, in logical units
+//   tick(state, random)                  one sixtieth of a second of a real-time game
+//   animate(state)                       one sixtieth of a second of what is only shown; true while something moves
+'use strict'
+const Kit = (() => {
+  const WIDTH = 160, HEIGHT = 210, FRAME = 1000 / 60
+
+  // mulberry32: a generator whose whole state is one 32-bit number
+  class Random {
+    constructor(seed) { this.state = seed >>> 0 }
+    next() {
+      let t = this.state = (this.state + 0x6D2B79F5) >>> 0
+      t = Math.imul(t ^ t >>> 15, t | 1)
+      t ^= t + Math.imul(t ^ t >>> 7, t | 61)
+      return ((t ^ t >>> 14) >>> 0) / 4294967296
+    }
+    int(n) { return Math.floor(this.next() * n) }
+    pick(list) { return list[this.int(list.length)] }
+    shuffle(list) {
+      for (let i = list.length - 1; i > 0; i--) { const j = this.int(i + 1); [list[i], list[j]] = [list[j], list[i]] }
+      return list
+    }
+  }
+
+  function play(game) {
+    const below = game.paint && document.body.appendChild(document.createElement('canvas'))
+    const canvas = document.body.appendChild(document.createElement('canvas')), g = canvas.getContext('2d')
+    const session = {seed: 0, level: 1, random: new Random(0), state: null, started: 0, steps: 0, carried: 0}
+    let scale = 1, left = 0, top = 0, due = 0, asked = false
+
+    const seeded = (seed, level) => new Random(Math.imul(seed ^ 0x9E3779B9, 2654435761) + level * 7919)
+    function begin(seed, level) {
+      Object.assign(session, {seed, level, random: seeded(seed, level), steps: 0, carried: 0, started: Date.now()})
+      session.state = game.begin(level, session.random)
+      show()
+    }
+    // a finished level is followed by the next one; its score is carried
+    function settle() {
+      const v = game.view(session.state)
+      if (v.outcome === 'success' && session.level < (game.levels ?? 1)) {
+        const carried = session.carried + v.score
+        session.random = seeded(session.seed, ++session.level)
+        session.state = game.begin(session.level, session.random)
+        session.carried = carried
+      }
+    }
+    function act(name, ...args) {
+      if (!game[name] || over()) return
+      game[name](session.state, ...args, session.random)
+      if (name !== 'tick') session.steps++
+      settle()
+      show()
+    }
+    const over = () => game.view(session.state).outcome !== null
+
+    function show() {
+      if (!asked) { asked = true; requestAnimationFrame(frame) }
+    }
+    function frame(now) {
+      asked = false
+      if (game.tick && !over()) {
+        if (!due || now - due > 1000) due = now
+        for (; due <= now; due += FRAME) { game.tick(session.state, session.random); settle() }
+        show()
+      }
+      if (game.animate?.(session.state)) show()
+      paint()
+    }
+    function paint() {
+      g.setTransform(1, 0, 0, 1, 0, 0)
+      g.clearRect(0, 0, canvas.width, canvas.height)
+      if (below) game.paint(below, session.state)
+      g.setTransform(scale * ratio(), 0, 0, scale * ratio(), left * ratio(), top * ratio())
+      game.draw(g, session.state, {level: session.level, carried: session.carried})
+    }
+    const ratio = () => window.devicePixelRatio || 1
+    function fit() {
+      scale = Math.min(innerWidth / WIDTH, innerHeight / HEIGHT)
+      left = (innerWidth - WIDTH * scale) / 2
+      top = (innerHeight - HEIGHT * scale) / 2
+      Object.assign(canvas, {width: innerWidth * ratio(), height: innerHeight * ratio()})
+      Object.assign(canvas.style, {position: 'fixed', left: 0, top: 0, width: '100vw', height: '100vh'})
+      if (below) {
+        Object.assign(below, {width: WIDTH * scale * ratio(), height: HEIGHT * scale * ratio()})
+        Object.assign(below.style, {position: 'fixed', left: `${left}px`, top: `${top}px`, width: `${WIDTH * scale}px`, height: `${HEIGHT * scale}px`})
+      }
+      if (session.state) show()
+    }
+
+    const at = e => [(e.clientX - left) / scale, (e.clientY - top) / scale]
+    addEventListener('pointerdown', e => { if (e.button === 0) act('press', ...at(e)) })
+    addEventListener('pointermove', e => { if (e.buttons & 1) act('move', ...at(e)) })
+    addEventListener('pointerup', e => { if (e.button === 0) act('release', ...at(e)) })
+    addEventListener('keydown', e => {
+      if (/^(Arrow|Page|Home|End| $)/.test(e.key)) e.preventDefault()
+      if (!e.repeat || game.repeats) act('key', e.key)
+    })
+    addEventListener('keyup', e => act('keyup', e.key))
+    addEventListener('resize', fit)
+    document.title = game.title
+    document.body.style.cssText = `margin:0;overflow:hidden;user-select:none;touch-action:none;background:${game.background ?? '#faf8ef'}`
+    fit()
+
+    const capabilities = {seed: true, level: (game.levels ?? 1) > 1, difficulty: false, checkpoint: true, realTime: !!game.realTime}
+    function getState() {
+      const v = game.view(session.state), score = session.carried + v.score
+      return structuredClone({
+        schemaVersion: '2.0', gameId: game.id, seed: session.seed, timestampMs: Date.now(),
+        gameTimeMs: Date.now() - session.started,
+        status: v.outcome === null ? 'playing' : 'terminal', is_actionable: v.outcome === null,
+        terminal: {isTerminal: v.outcome !== null, outcome: v.outcome, reason: v.outcome === null ? null : v.reason ?? null},
+        metrics: {primary_score: score, score, level: session.level, lives: v.lives ?? null, progress: v.progress ?? null,
+          moves: session.steps},
+        game_state: {score, level: session.level, lives: v.lives ?? null, completion_progress: v.progress ?? null,
+          environment: v.board ?? null}})
+    }
+    async function init(options = {}) {
+      const seed = (options?.seed ?? session.seed) >>> 0, wanted = options?.level ?? 1
+      const level = Math.max(1, Math.min(game.levels ?? 1, Math.floor(wanted)))
+      begin(seed, level)
+      return {ok: true, accepted: {seed, level: wanted}, applied: {seed, level}, notes: level === wanted ? [] : ['level_clamped']}
+    }
+    window.gameAPI = {
+      version: '2.0', capabilities, getState, init,
+      reset: options => init({seed: session.seed, level: session.level, ...options}),
+      checkpoint: () => JSON.stringify({...session, random: session.random.state, started: Date.now() - session.started}),
+      restore(text) {
+        const saved = JSON.parse(text)
+        Object.assign(session, saved, {random: new Random(saved.random), started: Date.now() - saved.started})
+        due = 0
+        show()
+      }
+    }
+    begin(0, 1)
+  }
+
+  // drawing helpers, in logical units
+  function text(g, words, x, y, size = 12, color = '#222', align = 'center', weight = 'bold') {
+    g.font = `${weight} ${size}px "DejaVu Sans", sans-serif`
+    Object.assign(g, {textAlign: align, textBaseline: 'middle', fillStyle: color})
+    g.fillText(words, x, y)
+  }
+  function box(g, x, y, w, h, color, radius = 2) {
+    g.fillStyle = color
+    g.beginPath()
+    g.roundRect(x, y, w, h, radius)
+    g.fill()
+  }
+  // the line at the top: names and values, from left to right
+  function bar(g, facts, color = '#776e65') {
+    const each = WIDTH / facts.length
+    facts.forEach(([name, value], i) => {
+      text(g, `${name} ${value}`, each * (i + .5), 9, facts.length > 2 ? 9 : 11, color)
+    })
+  }
+  function banner(g, words) {
+    g.fillStyle = 'rgba(255, 255, 255, .75)'
+    g.fillRect(0, 85, WIDTH, 40)
+    text(g, words, WIDTH / 2, 105, 16, '#333')
+  }
+  return {WIDTH, HEIGHT, Random, play, text, box, bar, banner}
+})()

@@ -1,0 +1,53 @@
+// Sokoban: push boxes onto targets; six fixed levels in order. The score is the number of targets of finished levels plus
+// the boxes on targets of the present one. The game ends after 5 actions without a change, or with the step budget.
+'use strict'
+const LEVELS = [
+  ['######', '#    #', '# @$.#', '#    #', '######'],
+  ['#######', '#  .  #', '#  $  #', '# .$@ #', '#     #', '#######'],
+  ['#######', '#.   .#', '# $ $ #', '#  @  #', '#  #  #', '#######'],
+  ['########', '#   #  #', '# $ $  #', '# .#. @#', '# $    #', '#  .   #', '########'],
+  ['########', '#  #   #', '# $  $ #', '#.@ #. #', '#  $   #', '# #  . #', '########'],
+  ['#########', '#   #   #', '# $ . $ #', '# #.@.# #', '# $ . $ #', '#   #   #', '#########']]
+const WAYS = {ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowDown: [1, 0], ArrowLeft: [0, -1]}
+const TOP = 26
+const same = (a, b) => a[0] === b[0] && a[1] === b[1]
+const find = (rows, sign) => rows.flatMap((row, r) => [...row].map((o, c) => o === sign ? [r, c] : null)).filter(Boolean)
+const done = s => s.boxes.filter(b => s.targets.some(t => same(b, t))).length
+
+function push(s, [dr, dc]) {
+  const to = [s.at[0] + dr, s.at[1] + dc], beyond = [to[0] + dr, to[1] + dc]
+  const wall = p => s.rows[p[0]][p[1]] === '#', box = p => s.boxes.findIndex(b => same(b, p))
+  const i = box(to)
+  if (wall(to) || i >= 0 && (wall(beyond) || box(beyond) >= 0)) { s.stuck ||= ++s.idle >= 5; return }
+  s.idle = 0
+  if (i >= 0) s.boxes[i] = beyond
+  s.at = to
+}
+
+Kit.play({
+  id: 'lm-sokoban', title: 'Sokoban (LMGame-Bench)', levels: LEVELS.length, background: '#fff1d0',
+  begin(level) {
+    const rows = LEVELS[level - 1]
+    return {rows: rows.map(o => o.replace(/[@$.]/g, ' ')), at: find(rows, '@')[0], boxes: find(rows, '$'), targets: find(rows, '.'), idle: 0, stuck: false}
+  },
+  view: s => ({score: done(s), board: s, outcome: done(s) === s.targets.length ? 'success' : s.stuck ? 'fail' : null,
+    reason: s.stuck ? 'five actions changed nothing' : 'all boxes are on targets', progress: done(s) / s.targets.length}),
+  key(s, name) { if (name in WAYS) push(s, WAYS[name]) },
+  draw(g, s, {level, carried}) {
+    Kit.bar(g, [['level', level], ['boxes', carried + done(s)]], '#5f0f40')
+    const w = Math.min(152 / s.rows[0].length, 176 / s.rows.length), left = (160 - w * s.rows[0].length) / 2, top = TOP + (180 - w * s.rows.length) / 2
+    const at = ([r, c]) => [left + c * w, top + r * w]
+    s.rows.forEach((row, r) => [...row].forEach((o, c) => Kit.box(g, ...at([r, c]), w - .6, w - .6, o === '#' ? '#9a6a4f' : '#ffe5b4', o === '#' ? 2 : 0)))
+    for (const t of s.targets) { const [x, y] = at(t); g.beginPath(); g.arc(x + w / 2, y + w / 2, w / 5, 0, 7); g.fillStyle = '#e36414'; g.fill() }
+    for (const b of s.boxes) {
+      const [x, y] = at(b), on = s.targets.some(t => same(t, b))
+      Kit.box(g, x + w * .1, y + w * .1, w * .8, w * .8, on ? '#2a9d8f' : '#c08552', 2)
+      Object.assign(g, {strokeStyle: '#5e3023', lineWidth: 1.2})
+      g.strokeRect(x + w * .2, y + w * .2, w * .6, w * .6)
+    }
+    const [x, y] = at(s.at)
+    g.beginPath(); g.arc(x + w / 2, y + w * .33, w * .2, 0, 7); g.fillStyle = '#0f4c5c'; g.fill()
+    Kit.box(g, x + w * .28, y + w * .5, w * .44, w * .4, '#0f4c5c', 3)
+    if (s.stuck) Kit.banner(g, 'Stuck')
+  }
+})

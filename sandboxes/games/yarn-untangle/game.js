@@ -1,0 +1,78 @@
+// Yarn untangle: knots on a table are joined by threads. Drag knots until no two threads cross.
+'use strict'
+const TOP = 24, SIDE = 152, LEFT = 4, HEIGHT = 180
+const COLORS = ['#e63946', '#457b9d', '#2a9d8f', '#f4a261', '#9b5de5', '#ef476f', '#118ab2', '#8ac926']
+
+function cross([a, b], [c, d]) {
+  const side = (p, q, r) => Math.sign((q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0]))
+  return side(a, b, c) * side(a, b, d) < 0 && side(c, d, a) * side(c, d, b) < 0
+}
+function crossings(s) {
+  let n = 0
+  s.threads.forEach(([a, b], i) => s.threads.slice(0, i).forEach(([c, d]) => {
+    if (new Set([a, b, c, d]).size === 4 && cross([s.knots[a], s.knots[b]], [s.knots[c], s.knots[d]])) n++
+  }))
+  return n
+}
+const far = (list, p) => list.every(q => Math.hypot(q[0] - p[0], q[1] - p[1]) > 22)
+const spot = random => [LEFT + 10 + random.int(SIDE - 20), TOP + 10 + random.int(HEIGHT - 20)]
+
+function level_of(level, random) {
+  const n = Math.min(4 + level, 12)
+  const home = []
+  for (let tries = 0; home.length < n; tries++) { const p = spot(random); if (far(home, p) || tries > 4000) home.push(p) }
+  const threads = []
+  const pairs = random.shuffle(home.flatMap((_, a) => home.slice(0, a).map((_, b) => [a, b])))
+  pairs.sort((p, q) => Math.hypot(home[p[0]][0] - home[p[1]][0], home[p[0]][1] - home[p[1]][1]) - Math.hypot(home[q[0]][0] - home[q[1]][0], home[q[0]][1] - home[q[1]][1]))
+  for (const [a, b] of pairs) {
+    if (threads.length >= 2 * n - 4) break
+    const clear = threads.every(([c, d]) => new Set([a, b, c, d]).size < 4 || !cross([home[a], home[b]], [home[c], home[d]]))
+    if (clear) threads.push([a, b])
+  }
+  const s = {knots: [], threads, home, held: null}
+  do s.knots = random.shuffle(home.slice()); while (crossings(s) < Math.min(level, 6))
+  return s
+}
+
+Kit.play({
+  id: 'yarn-untangle', title: 'Yarn untangle', levels: 50, background: '#f7ede2',
+  begin: (level, random) => level_of(level, random),
+  view(s) {
+    const n = crossings(s), clear = n === 0 && s.held === null
+    return {score: clear ? 1 : 0, board: s, outcome: clear ? 'success' : null, reason: 'untangled', progress: 1 / (1 + n)}
+  },
+  press(s, x, y) {
+    const near = s.knots.map(([a, b], i) => [Math.hypot(a - x, b - y), i]).sort((p, q) => p[0] - q[0])[0]
+    s.held = near[0] < 12 ? near[1] : null
+  },
+  move(s, x, y) {
+    if (s.held === null) return
+    s.knots[s.held] = [Math.max(LEFT, Math.min(LEFT + SIDE, x)), Math.max(TOP, Math.min(TOP + HEIGHT, y))]
+  },
+  release(s, x, y) {
+    if (s.held === null) return
+    this.move(s, x, y)
+    s.held = null
+  },
+  draw(g, s, {level, carried}) {
+    Kit.bar(g, [['level', level], ['cross', crossings(s)], ['solved', carried]], '#6d597a')
+    s.threads.forEach(([a, b], i) => {
+      const bad = s.threads.some(([c, d]) => new Set([a, b, c, d]).size === 4 && cross([s.knots[a], s.knots[b]], [s.knots[c], s.knots[d]]))
+      Object.assign(g, {strokeStyle: bad ? COLORS[i % COLORS.length] : '#adb5bd', lineWidth: bad ? 2.5 : 1.6, lineCap: 'round'})
+      g.beginPath()
+      g.moveTo(...s.knots[a])
+      g.lineTo(...s.knots[b])
+      g.stroke()
+    })
+    s.knots.forEach(([x, y], i) => {
+      g.beginPath()
+      g.arc(x, y, 6.5, 0, 7)
+      g.fillStyle = i === s.held ? '#ffb703' : '#6d597a'
+      g.fill()
+      Object.assign(g, {strokeStyle: '#fff', lineWidth: 1.2})
+      g.beginPath()
+      g.arc(x, y, 3.5, .5, 4)
+      g.stroke()
+    })
+  }
+})

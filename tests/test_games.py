@@ -1,0 +1,190 @@
+"Games: every folder of sandboxes/games keeps the contract, and broken packages of each kind are found."
+import asyncio
+import json
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from uitars_nb.core.types import Action, TaskSpec
+from uitars_nb.sandbox.browser.chromium import launch
+from uitars_nb.sandbox.browser.session import BrowserSession
+from uitars_nb.sandbox.desktop.xserver import XServer
+from uitars_nb.tasks.base import SUITES, get_task
+from uitars_nb.tasks.games import check
+from uitars_nb.tasks.games.game import BROWSER, FOLDER, STATE, game_state, load_players, random_action
+from uitars_nb.tasks.games.person import HumanScore, keep_score, play_by_hand
+
+NAMES = [*SUITES['games/all'], *SUITES['games/lm']]
+KINDS = ['games/2048', 'games/energy', 'games/free-the-key', 'games/merge-and-double', 'games/wood-blocks-3d', 'games/lm-tetris']   # keys, clicks, drags, real time, WebGL
+
+
+def run(work):
+    "Runs `work(chromium, session)` in a fresh browser."
+    async def main():
+        chromium = await launch()
+        session = BrowserSession(chromium, BROWSER)
+        try: return await work(chromium, session)
+        finally:
+            await session.close()
+            await chromium.close()
+    return asyncio.run(main())
+
+
+def test_there_are_fifteen_and_five():
+    assert len(SUITES['games/all']) == 15 and len(SUITES['games/lm']) == 5
+    assert {o.removeprefix('games/') for o in NAMES} == {*load_players()}
+    assert all(get_task(o).max_steps == 100 for o in SUITES['games/all'])   # the report's budget
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_same_seed_and_actions_give_the_same_game(name):
+    async def work(chromium, session):
+        return await check.check_determinism(session, get_task(name), steps=10) + await check.check_reading(session, get_task(name), steps=3)
+    assert run(work) == []
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_another_seed_gives_another_board(name):
+    if name == 'games/lm-sokoban': pytest.skip('its levels are fixed')
+    async def work(chromium, session):
+        boards = []
+        for seed in (1, 2):
+            await get_task(name).setup(session, TaskSpec(name, seed))
+            boards.append((await game_state(session)).board)
+        return boards
+    first, second = run(work)
+    assert first != second
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_checkpoint_restores_the_game(name):
+    async def work(chromium, session):
+        game, rng = get_task(name), random.Random(1)
+        await game.setup(session, TaskSpec(name, 5))
+        for _ in range(6): await session.act(random_action(game.manifest, rng))
+        await session.act(Action('wait', dict(time=1)))
+        saved, later, ends = await session.evaluate('gameAPI.checkpoint()'), [random_action(game.manifest, rng) for _ in range(6)], []
+        for _ in range(2):
+            await session.evaluate('text => gameAPI.restore(text)', saved)
+            for action in later: await session.act(action)
+            ends.append((await game_state(session), (await session.observe()).screenshot))
+        return ends
+    (first, screen), (second, again) = run(work)
+    assert first == second and np.array_equal(screen, again)
+
+
+@pytest.mark.parametrize('name', [pytest.param(o, marks=() if o in KINDS else pytest.mark.slow) for o in NAMES])
+def test_the_heuristic_player_beats_random_and_idle(name):
+    seeds = range(2) if name in KINDS else range(10)
+    assert run(lambda chromium, session: check.check_verifier(session, get_task(name), seeds)) == []
+
+
+@pytest.mark.parametrize('name', [pytest.param(o, marks=() if o in KINDS else pytest.mark.slow) for o in NAMES])
+def test_the_score_does_not_depend_on_the_clock(name):
+    async def work(chromium, session): return await check.check_clock(chromium, get_task(name)) + await check.check_network(chromium, get_task(name))
+    assert run(work) == []
+
+
+def test_a_verifier_cannot_be_replaced():
+    async def work(chromium, session):
+        game = get_task('games/2048')
+        spec = await game.setup(session, TaskSpec('games/2048', 0))
+        await session.evaluate('''try { gameAPI.getState = () => ({metrics: {score: 1e9}, terminal: {}}) } catch (e) {}
+          try { window.gameAPI = {getState: () => ({metrics: {score: 1e9}, terminal: {}})} } catch (e) {}''')
+        return (await game.verify(session, spec)).info['score']
+    assert run(work) == 0
+
+
+def test_level_and_seed_are_reported():
+    async def work(chromium, session):
+        await get_task('games/energy').setup(session, TaskSpec('games/energy', 3, params=dict(level=4)))
+        return await session.evaluate(STATE)
+    state = run(work)
+    assert (state['seed'], state['metrics']['level'], state['gameId'], state['schemaVersion']) == (3, 4, 'energy', '2.0')
+
+
+SCREEN = '<canvas id=c width=160 height=210></canvas><script>const draw = n => { const g = c.getContext("2d"); g.fillRect(n % 160, 0, 5, 5) }\n'
+BROKEN = {   # kind -> (page, words of the finding)
+    'no API': ('<p>a page', 'cannot be played'),
+    'no score': ('<script>window.gameAPI = {init: async () => ({}), getState: () => ({terminal: {}})}</script>', 'no score'),
+    'chance without the seed': ('''<script>let n = 0
+addEventListener('keydown', () => { n += Math.random() })
+window.gameAPI = {init: async () => { n = 0 }, getState: () => ({metrics: {score: n}, terminal: {}})}</script>''', 'different scores'),
+    'pictures without the seed': (SCREEN + '''let n = 0
+addEventListener('keydown', () => { n++; draw(Math.floor(Math.random() * 160)) })
+window.gameAPI = {init: async () => { n = 0 }, getState: () => ({metrics: {score: n}, terminal: {}})}</script>''', 'different screenshots'),
+    'reading plays': ('''<script>let n = 0
+window.gameAPI = {init: async () => { n = 0 }, getState: () => ({metrics: {score: n++}, terminal: {}})}</script>''', 'reading the state changes it'),
+    'the clock scores': ('''<script>let at = 0, n = 0
+addEventListener('keydown', () => { n += Date.now() - at })
+window.gameAPI = {init: async () => { at = Date.now(); n = 0 }, getState: () => ({metrics: {score: n}, terminal: {}})}</script>''', 'depends on the clock'),
+    'it calls home': ('''<script>let n = 0
+addEventListener('keydown', () => { n++; fetch('http://home.example/').catch(() => 0) })
+window.gameAPI = {init: async () => { n = 0 }, getState: () => ({metrics: {score: n}, terminal: {}})}</script>''', 'requests to the network'),
+}
+
+
+@pytest.mark.parametrize('kind', BROKEN)
+def test_broken_games_are_found(kind, tmp_path):
+    page, words = BROKEN[kind]
+    (folder := tmp_path/'broken').mkdir()
+    (folder/'index.html').write_text(f'<!doctype html><body>{page}')
+    (folder/'manifest.json').write_text(json.dumps(dict(id='broken', title='Broken', rules='Press left.', keys=['left'], mouse=[], budget=10)))
+    found = asyncio.run(check.check_game(folder, seeds=range(1)))
+    assert any(words in o for o in found), found
+
+
+@pytest.mark.parametrize('change, words', [
+    (dict(id='other'), 'the folder'), (dict(lives=3), 'unknown field'), (dict(budget=0), 'at least one step'),
+    (dict(mouse=['hover']), 'click, drag'), (dict(keys=[]), 'keys or the mouse')])
+def test_broken_manifests_are_found(change, words, tmp_path):
+    (folder := tmp_path/'broken').mkdir()
+    (folder/'index.html').write_text('<p>')
+    (folder/'manifest.json').write_text(json.dumps(dict(id='broken', title='Broken', rules='Press.', keys=['left'], mouse=[]) | change))
+    [found] = asyncio.run(check.check_game(folder))
+    assert words in found
+
+
+def test_a_folder_without_a_manifest(tmp_path):
+    [found] = asyncio.run(check.check_game(tmp_path))
+    assert 'manifest.json' in found
+
+
+PRESS = """import time, pyautogui
+for k in range(200):   # until the budget of moves is spent
+    if k % 20 == 0: pyautogui.click(240, 420)
+    pyautogui.press(('left', 'up', 'right', 'down')[k % 4])
+    time.sleep(.2)"""
+
+
+@pytest.mark.skipif(not shutil.which('Xvfb'), reason='needs Xvfb')
+def test_a_person_plays_in_a_window(monkeypatch, tmp_path):
+    "On a display of its own: keys of its keyboard reach the game, and the score comes back when the budget of moves is spent."
+    game = get_task('games/2048')
+    game = replace(game, manifest=replace(game.manifest, budget=6))
+    server = XServer((800, 800), folder=str(tmp_path))
+    try:
+        for name, value in server.env.items(): monkeypatch.setenv(name, value)
+        fingers = subprocess.Popen([sys.executable, '-c', PRESS])
+        try: score = asyncio.run(asyncio.wait_for(play_by_hand(game, seed=1), 60))
+        finally: fingers.kill()
+    finally: server.close()
+    assert score.moves >= 6 and score.score >= 0 and score.checksum == game.checksum
+
+
+def test_a_person_needs_a_display(monkeypatch):
+    monkeypatch.delenv('DISPLAY', raising=False)
+    with pytest.raises(RuntimeError, match='needs a display'): asyncio.run(play_by_hand(get_task('games/2048')))
+
+
+def test_scores_of_persons_become_the_reference(tmp_path):
+    shutil.copytree(FOLDER/'2048', tmp_path/'2048')
+    game = replace(get_task('games/2048'), folder=tmp_path/'2048')
+    before = game.checksum
+    for score in (900., 1100.): keep_score(game.folder, HumanScore(0, score, 100, False, before))
+    assert game.reference == 1000 and game.checksum == before
