@@ -15,7 +15,7 @@ setup:  ## Install what is missing: system packages, .venv, a Chromium
 windows: setup  ## Wine, for Windows programs on the desktop (100 MB to fetch, 700 MB on the disk)
 	@.ci/setup windows
 
-run: setup  ## The main job: demonstrate, imitate, practise, measure, report (options: ARGS="--help")
+run: setup  ## The main job: demonstrations, SFT, RL, evaluation, report (options: ARGS="--help")
 	@$(BIN)/uitars-nb run $(ARGS)
 
 test: setup  ## What has to hold, in a quarter of an hour of two cores: export, house rules, notebooks, pytest, README, site

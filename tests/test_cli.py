@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec
 COMMANDS = ['run', 'baseline', 'pages', 'read', 'train', 'probe', 'reinforce', 'flywheel', 'eval', 'suites', 'serve', 'sandbox', 'mcp', 'show', 'figures']
 
 
-UITARS = [sys.executable, '-c', 'import sys; from uitars_nb.cli.main import main; sys.exit(main())']
+UITARS = [sys.executable, '-m', 'uitars_nb']
 
 
 def cli(*words, cwd=None, **env):
@@ -46,7 +47,8 @@ def test_help_names_every_command():
 def test_each_command_explains_itself_with_an_example(command):
     status, out, _ = cli(command, '--help')
     assert status == 0
-    assert f'uitars-nb {command} ' in out.split('\n', 1)[1], 'no example beside the line of usage'
+    assert re.search(f'\n  uitars-nb {command}( |$)', out), 'no example below the options'
+    assert 'Annotated' not in out and str(Path(__file__).parents[1]) not in out
 
 
 def test_version():
@@ -57,7 +59,8 @@ def test_version():
 def test_wrong_words_are_one_line():
     assert 'Did you mean' in complaint('sho')
     assert '--help' in complaint('show')
-    assert 'No such option' in complaint('figures', '--chekc')
+    assert 'Did you mean --check' in complaint('figures', '--chekc')
+    assert 'given twice' in complaint('suites', '--name', 'a', '--name', 'b')
 
 
 def test_a_traceback_on_request():
@@ -165,8 +168,8 @@ def test_a_baseline_plays_reports_and_resumes(tmp_path):
 
 @pytest.mark.timeout(600)
 def test_the_main_job_learns_reports_and_resumes(tmp_path):
-    "At its smallest, killed while it imitates; the call after that goes on there, and one more plays and learns nothing and leaves the same report."
-    words = ['run', '--suite', 'miniwob/click-test', '--before', '--demos', 2, '--steps', 5, '--updates', 2, '--rollouts', 8, '--pretrain', 1, '--episodes', 2, '--pages', 2,
+    "At its smallest, killed during SFT; the call after that goes on there, and one more plays and learns nothing and leaves the same report."
+    words = ['run', '--suite', 'miniwob/click-test', '--before', '--demonstrations', 2, '--sft.steps', 5, '--rl.updates', 2, '--rl.batch', 8, '--rl.pretrain', 1, '--evaluation.episodes', 2, '--sessions', 2,
              '--out', tmp_path/'run', '--report', tmp_path/'report']
     killed = subprocess.Popen([*UITARS, *map(str, words)], cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     while not (tmp_path/'run/sft/last.ckpt').exists(): assert killed.poll() is None and not time.sleep(.05)
@@ -175,41 +178,58 @@ def test_the_main_job_learns_reports_and_resumes(tmp_path):
     seen = []
     for _ in range(2):
         status, out, err = cli(*words, cwd=Path(__file__).parents[1])
-        assert status == 0 and 'practised ' in out and out.count('difference') == 2, out + err
+        assert status == 0 and '\nrl ppo' not in out and re.search('^rl ', out, re.M) and out.count('difference') == 2, out + err
         seen.append({p.name: p.read_bytes() for p in (tmp_path/'report').iterdir() if p.is_file()})
     assert set(seen[0]) == {'main.ipynb', 'episodes.csv', 'learning.csv', 'learning.svg', 'practice.csv', 'practice.svg', 'recipes.json', 'stages.csv', 'success.svg', 'stops.svg'}
     assert seen[0] == seen[1]
-    for name in ('before', 'demos', 'after', 'practised'):
+    for name in ('before', 'demos', 'after', 'rl'):
         played = [json.loads(row)['episodes'] for row in (tmp_path/'run'/name/'metrics.jsonl').read_text().splitlines()]
         assert played == ([2, 0, 0] if name in ('before', 'demos') else [2, 0])
     stages = json.loads((tmp_path/'run/stages.json').read_text())
-    assert [*stages] == ['before', 'demos', 'imitation', 'after', 'practice', 'practised', 'report'] and all(o['done'] and o['seconds'] > 0 for o in stages.values())
+    assert [*stages] == ['before', 'demos', 'sft', 'after', 'ppo', 'rl', 'report'] and all(o['done'] and o['seconds'] > 0 for o in stages.values())
 
 
-def test_what_the_start_fails_in_is_begun_by_it_and_mended(tmp_path, monkeypatch):
-    "Of tasks that were tried and failed, or of all where none was tried; on instances that no demonstration shows."
+def test_what_the_start_fails_in_is_begun_by_it_and_finished_by_the_expert(tmp_path, monkeypatch):
+    "Of tasks that were tried and failed, or of all if none was tried; on instances that no demonstration shows."
     from uitars_nb.pipelines import main_job
-    played = []
-    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, pages: played.append((out.name, recipe)))
-    monkeypatch.setattr(main_job, 'run_sft', lambda job, out: played.append(('train', [o.name for o in job.demos])))
+    played, none = [], replace(main_job.MAIN_RL, updates=0)
+    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, sessions: played.append((out.name, recipe)))
+    monkeypatch.setattr(main_job, 'run_sft', lambda job, out: played.append(('train', [o.name for o in job.sources.demonstrations])))
     monkeypatch.setattr(main_job, 'split_by_success', lambda _: (['miniwob/click-test'], ['miniwob/click-tab', 'miniwob/use-slider']))
-    main_job.run_main_job(main_job.MainJob(demonstrator='demonstrator', demos=2, hard=5, mend=3, first=10, attend=1, updates=0), tmp_path)
-    assert [o for o, _ in played] == ['attended', 'demos', 'hard', 'mended', 'train', 'after'] and played[-2][1] == ['demos', 'hard', 'mended']
-    mended = played[3][1]
-    assert (mended.suite, mended.split, mended.first, mended.episodes, mended.expert) == ('miniwob/click-tab,miniwob/use-slider', 'train', 15, 3, 'demonstrator') and 'ct' in mended.policy
-    assert not any(o.expert for name, o in played if name not in ('mended', 'train'))
+    main_job.run_main_job(main_job.MainJob(demonstrator='demonstrator', demonstrations=2, demonstrations_hard=5, expert_takeovers=3, skip=10, validation_episodes=1, rl=none), tmp_path)
+    assert [o for o, _ in played] == ['validation', 'demos', 'hard', 'takeovers', 'train', 'after'] and played[-2][1] == ['demos', 'hard', 'takeovers']
+    taken = played[3][1]
+    assert (taken.suite, taken.split, taken.skip, taken.episodes, taken.expert) == ('miniwob/click-tab,miniwob/use-slider', 'train', 15, 3, 'demonstrator') and 'ct' in taken.policy
+    assert not any(o.expert for name, o in played if name not in ('takeovers', 'train'))
     played.clear()
-    main_job.run_main_job(main_job.MainJob(demos=0, mend=3, updates=0), tmp_path)
-    assert [o for o, _ in played] == ['mended', 'train', 'after'] and played[0][1].suite == 'miniwob/quick'
+    main_job.run_main_job(main_job.MainJob(demonstrations=0, expert_takeovers=3, rl=none), tmp_path)
+    assert [o for o, _ in played] == ['takeovers', 'train', 'after'] and played[0][1].suite == 'miniwob/quick'
 
 
-@pytest.mark.parametrize('demos, order', [(1, ['demos', 'after', 'practice', 'practised']), (0, ['practice', 'after', 'practised'])])
-def test_a_start_that_practises_as_it_is_does_so_before_it_is_measured(demos, order, tmp_path, monkeypatch):
-    "A run of practice alone has its policy before an hour of playing."
+@pytest.mark.parametrize('demonstrations, order', [(1, ['demos', 'after', 'ppo', 'rl']), (0, ['ppo', 'after', 'rl'])])
+def test_a_start_without_sft_is_trained_before_it_is_measured(demonstrations, order, tmp_path, monkeypatch):
+    "A run of RL alone has its policy before an hour of playing."
     from uitars_nb.pipelines import main_job
     done = []
-    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, pages: done.append(out.name))
+    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, sessions: done.append(out.name))
     monkeypatch.setattr(main_job, 'run_sft', lambda *_: None)
-    monkeypatch.setattr(main_job, 'run_rl', lambda *_: done.append('practice'))
-    main_job.run_main_job(main_job.MainJob(demos=demos), tmp_path)
+    monkeypatch.setattr(main_job, 'run_rl', lambda *_, **__: done.append('ppo'))
+    main_job.run_main_job(main_job.MainJob(demonstrations=demonstrations), tmp_path)
     assert done == order
+
+
+def test_an_interrupted_command_says_what_is_kept(tmp_path):
+    "Ctrl-C while episodes are played: one line, status 130; the same command goes on."
+    words = ['eval', '--suite', 'miniwob/click-test', '--policy', 'random', '--episodes', 400, '--out', tmp_path/'run']
+    playing = subprocess.Popen([*UITARS, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not [*tmp_path.glob('run/store/*')]: assert playing.poll() is None and not time.sleep(.05)
+    playing.send_signal(signal.SIGINT)
+    err = playing.communicate(timeout=60)[1]
+    assert playing.returncode == 130 and re.search(r'uitars-nb: \d+ of 400 episodes kept; the same command continues$', err.strip()), err
+
+
+@pytest.mark.parametrize('name', [o.stem for o in (Path(__file__).parents[1]/'nbs/experiments/params').glob('*.yaml') if 'uitars-nb run' in o.read_text().partition('\n')[0]])
+def test_every_file_of_options_fits(name):
+    from uitars_nb.cli.config_file import options_of
+    from uitars_nb.cli.run import RunOptions
+    assert options_of(RunOptions, ['--config', f'{Path(__file__).parents[1]}/nbs/experiments/params/{name}.yaml'], 'uitars-nb run').out.name == name

@@ -5,6 +5,7 @@ import numpy as np, pytest
 
 from uitars_nb.cli.main import main
 from uitars_nb.pipelines.rl import RLJob, check_rl
+from uitars_nb.rl.shaping_config import Shaping
 from uitars_nb.flywheel.perception.labels import Element, LabelledPage, save_pages
 from uitars_nb.model.policy import Policy
 from uitars_nb.tasks.base import seeds
@@ -39,11 +40,11 @@ def test_pages_of_the_validation_split_are_watched(tmp_path, capsys):
     for split in ('train', 'validation'):
         (tmp_path/split).mkdir()
         save_pages(tmp_path/split/'sheets_000.npz', [page(seed) for seed in seeds(split, 3, 'sheet')])
-    watch = lambda split: [*words(tmp_path, tmp_path/'train'), '--validation', str(tmp_path/split), '--validate-every', '1']
+    watch = lambda split: [*words(tmp_path, tmp_path/'train'), '--validation', str(tmp_path/split), '--validate_every', '1']
     assert main(watch('train')) == 1 and 'train' in capsys.readouterr().err
     assert main(watch('validation')) == 0, capsys.readouterr().err
     assert any(o.startswith('val/loss/') for o in read_metrics(tmp_path/'run').dropna(axis=1, how='all'))
-    assert main(['pages', str(tmp_path/'test'), '--split', 'test']) == 1 and 'probe' in capsys.readouterr().err
+    assert main(['pages', str(tmp_path/'test'), '--split', 'test']) == 2 and 'train' in capsys.readouterr().err
 
 
 def test_nothing_to_learn_from_is_said(tmp_path, capsys):
@@ -55,7 +56,7 @@ def test_nothing_to_learn_from_is_said(tmp_path, capsys):
 def test_demonstrations_with_unseen_ones_and_episodes_beside_them(tmp_path, capsys):
     for split in ('train', 'validation'):
         assert main(['eval', '--suite', 'miniwob/click-test', '--policy', 'demonstrator', '--split', split, '--episodes', '2', '--out', str(tmp_path/split)]) == 0, capsys.readouterr().err
-    fine = ['train', str(tmp_path/'run'), '--demos', str(tmp_path/'train'), '--validation', str(tmp_path/'validation'), '--validate-every', '2', '--play-every', '2', '--suite', 'miniwob/click-test',
+    fine = ['train', str(tmp_path/'run'), '--demonstrations', str(tmp_path/'train'), '--validation', str(tmp_path/'validation'), '--validate_every', '2', '--play_every', '2', '--play_suite', 'miniwob/click-test',
             '--steps', '2', '--batch', '2']
     assert main(fine) == 0, capsys.readouterr().err
     known = read_metrics(tmp_path/'run').dropna(axis=1, how='all')
@@ -65,5 +66,5 @@ def test_demonstrations_with_unseen_ones_and_episodes_beside_them(tmp_path, caps
 
 
 def test_practice_with_a_slope_behind_the_wall_is_refused_before_anything_is_played():
-    with pytest.raises(ValueError, match='episodes end after 32768 tokens'): check_rl(RLJob(Path('start'), settings=('shaping.max_tokens=65536',)))
-    check_rl(RLJob(Path('start')))
+    with pytest.raises(ValueError, match='episodes end after 32768 tokens'): check_rl(RLJob(shaping=Shaping(max_tokens=65536)))
+    check_rl(RLJob())

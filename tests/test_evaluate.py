@@ -212,8 +212,8 @@ async def test_a_longer_result_is_compared_on_the_instances_that_both_have(parit
     await play(RECIPE, tmp_path/'long')
     await play(replace(RECIPE, episodes=5), tmp_path/'short')
     for a, b in (('long', 'short'), ('short', 'long')): assert compare_results(tmp_path/a, tmp_path/b).instances == 5
-    await play(replace(RECIPE, episodes=5, first=3), tmp_path/'later')
-    with pytest.raises(ValueError, match='first'): compare_results(tmp_path/'long', tmp_path/'later')
+    await play(replace(RECIPE, episodes=5, skip=3), tmp_path/'later')
+    with pytest.raises(ValueError, match='skip'): compare_results(tmp_path/'long', tmp_path/'later')
 
 
 @pytest.mark.parametrize('changed', ['tests_own', 'tests_own_base'])

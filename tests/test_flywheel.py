@@ -121,15 +121,15 @@ def test_steps_that_show_nothing_are_no_lesson():
     assert visible_steps(replace(traj, steps=(a,))) == []
 
 
-def test_deeds_by_the_command(tmp_path, capsys):
+def test_inverse_dynamics_by_the_command(tmp_path, capsys):
     store = Store(tmp_path/'seen')
     store.append(replace(episode(1, SEEDS[2]), success=False))
     small_policy().save(tmp_path/'start')
-    command = ['--start', str(tmp_path/'start'), '--deeds', str(tmp_path/'seen'), '--steps', '2', '--batch', '2']
+    command = ['--start', str(tmp_path/'start'), '--inverse_dynamics', str(tmp_path/'seen'), '--steps', '2', '--batch', '2']
     assert main(['train', str(tmp_path/'none'), *command]) == 1 and 'no step in' in capsys.readouterr().err
     store.append(replace(episode(4, SEEDS[3], id='more'), success=False))
     assert main(['train', str(tmp_path/'run'), *command]) == 0
-    assert 'deeds: 3 records' in capsys.readouterr().out and (tmp_path/'run/policy').exists()
+    assert 'inverse_dynamics: 3 examples' in capsys.readouterr().out and (tmp_path/'run/policy').exists()
 
 
 # the wheel
@@ -142,17 +142,17 @@ class Fakes:
         monkeypatch.setattr('uitars_nb.evaluation.evaluate.compare_results', lambda *o: None)
         monkeypatch.setattr(fly, 'comparison_line', str)
 
-    def play_recipe(self, recipe, out, browsers, pages):
+    def play_recipe(self, recipe, out, browsers, sessions):
         name = f'{out.parent.name}/{out.name}' if recipe.split == 'train' else out.name
-        self.calls.append((name, recipe.policy, recipe.first))
+        self.calls.append((name, recipe.policy, recipe.skip))
         store, skill = Store(out/'store'), recipe.policy.count('sft') * 3 + 2
-        trajs = [replace(ended(k, 'terminated', k < skill), id=f'{recipe.policy}/{k}', task=replace(ended(k, 'terminated', True).task, seed=SEEDS[0] + recipe.first + k)) for k in range(10)]
+        trajs = [replace(ended(k, 'terminated', k < skill), id=f'{recipe.policy}/{k}', task=replace(ended(k, 'terminated', True).task, seed=SEEDS[0] + recipe.skip + k)) for k in range(10)]
         store.extend(o for o in trajs if o.id not in {*store.index().id})
         if name == self.kill: raise KeyboardInterrupt
         return name
 
     def run_sft(self, job, out):
-        start, outcomes, deeds, demos = job.start, job.outcomes, job.deeds, job.demos
+        start, outcomes, deeds, demos = job.start, job.sources.outcomes, job.sources.inverse_dynamics, job.sources.demonstrations
         name = f'{out.parent.name}/{out.name}'
         learned = {k: [o.parts[-2] + '/' + o.parts[-1] for o in v] for k, v in dict(outcomes=outcomes, deeds=deeds, demos=demos).items() if v}
         self.calls.append((name, start, {k: sum(len(Store(o)) for o in v) for k, v in dict(outcomes=outcomes, demos=demos).items() if v}, learned))
@@ -162,12 +162,12 @@ class Fakes:
         (out/'policy').mkdir(exist_ok=True)
 
 
-WHEEL = FlywheelJob('miniwob/click-test', cycles=2, instances=10, first=5, ct_every=2)
+WHEEL = FlywheelJob('miniwob/click-test', cycles=2, instances=10, skip=5, ct_every=2)
 
 
 def test_what_a_cycle_learns_from(tmp_path, monkeypatch, capsys):
     fakes = Fakes(monkeypatch)
-    monkeypatch.setattr(fly, 'resolve_flywheel', lambda wheel, demos: wheel)
+    monkeypatch.setattr(fly, 'resolve_flywheel', lambda wheel, stores: wheel)
     run_flywheel(WHEEL, tmp_path)
     start, first, second = str(WHEEL.start.relative_to(Path.cwd())), str(tmp_path/'1/sft/policy'), str(tmp_path/'2/sft/policy')
     assert fakes.calls == [('before', start, 0), ('1/played', start, 5), ('1/sft', start, dict(demos=2), dict(demos=['1/sft'])), ('2/played', first, 15),
@@ -179,7 +179,7 @@ def test_what_a_cycle_learns_from(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize('kill', ['1/played', '1/sft', '2/played', '2/ct', '2/sft', '3/played', 'after-2'])
 def test_a_wheel_that_was_killed_learns_from_the_same(kill, tmp_path, monkeypatch):
-    monkeypatch.setattr(fly, 'resolve_flywheel', lambda wheel, demos: wheel)
+    monkeypatch.setattr(fly, 'resolve_flywheel', lambda wheel, stores: wheel)
     calm = Fakes(monkeypatch)
     run_flywheel(WHEEL, tmp_path/'calm')
     broken = Fakes(monkeypatch, kill)
@@ -196,5 +196,5 @@ def test_a_wheel_that_was_killed_learns_from_the_same(kill, tmp_path, monkeypatc
 
 def test_any_task_and_only_what_can_be(tmp_path):
     assert resolve_flywheel(FlywheelJob('corridor/all'), []).suite == 'corridor/all'
-    for change in (dict(cycles=0), dict(ct_every=0), dict(temperature=-1.), dict(lr=0.)):
+    for change in (dict(cycles=0), dict(ct_every=0), dict(temperature=-1.), dict(sessions=0)):
         with pytest.raises(ValueError): resolve_flywheel(replace(FlywheelJob(), **change), [])

@@ -18,7 +18,7 @@ TORCH = {'torch', 'transformers', 'lightning', 'tokenizers', 'safetensors'}
 DEVELOPMENT = {'nbdev', 'fastcore', 'execnb', 'IPython.testing', 'pytest', 'hypothesis', 'ui_tars'}
 
 books = sorted(p for p in (root/'nbs').rglob('*.ipynb') if not any(o.startswith(('.', '_')) for o in p.relative_to(root).parts))
-modules = sorted(p for p in package.rglob('*.py') if p.name not in ('__init__.py', '_modidx.py'))
+modules = sorted(p for p in package.rglob('*.py') if p.name not in ('__init__.py', '__main__.py', '_modidx.py'))
 name = lambda p: str(p.relative_to(root))
 each_book = pytest.mark.parametrize('path', books, ids=name)
 each_module = pytest.mark.parametrize('path', modules, ids=name)

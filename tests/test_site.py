@@ -118,7 +118,7 @@ async def test_hidden_cells_and_directives_stay_away(page, address):
 
 
 async def test_navigation_begins_with_tutorials_and_folds_layers(page, address):
-    await page.goto(urljoin(address, 'train/ppo.html'))
+    await page.goto(urljoin(address, 'train/configs.html'))
     parts = await page.eval_on_selector_all('.sidebar-tree .caption', 'all => all.map(o => [o.textContent.trim(), !o.nextElementSibling.checkVisibility()])')
     assert [name for name, _ in parts[:3]] == ['Tutorials', 'Reference', 'Experiments']
     assert [name for name, folded in parts if not folded] == ['Tutorials', 'Train']
@@ -128,11 +128,11 @@ async def test_navigation_begins_with_tutorials_and_folds_layers(page, address):
 
 async def test_no_line_of_code_is_cut_off(page, address):
     "Long ones go on below themselves, and what is copied is what was written."
-    await page.goto(urljoin(address, 'train/ppo.html'))
+    await page.goto(urljoin(address, 'train/configs.html'))
     cut = await page.eval_on_selector_all('.cell_input pre', 'all => all.filter(o => o.scrollWidth > o.clientWidth).map(o => o.textContent.slice(0, 80))')
     assert cut == []
     texts = await page.eval_on_selector_all('.cell_input pre', 'all => all.map(o => o.textContent)')
-    assert any("    algorithm: str = 'ppo'              # one of ALGORITHMS\n    updates: int = 100\n" in o for o in texts)
+    assert any("    updates: int = 100                  # updates of the policy\n    epochs: int = 2                     # passes over the samples of an update\n" in o for o in texts)
 
 
 def test_no_page_is_left_of_a_notebook_that_is_gone(built):

@@ -18,6 +18,12 @@ def code(node, source=''):
     return '`' + ' '.join(text.split()).replace('|', '\\|') + '`' if text else ''
 
 
+def kind_of(node):
+    "The type of a field or parameter; the one inside `Annotated[...]`."
+    marked = isinstance(node, ast.Subscript) and ast.unparse(node.value) == 'Annotated'
+    return node.slice.elts[0] if marked else node
+
+
 def table(head, rows):
     "A Markdown table without its empty columns; nothing without rows."
     keep = [i for i in range(len(head)) if i == 0 or any(r[i] for r in rows)]
@@ -38,7 +44,7 @@ def parameters(func, notes, source):
     named += zip(a.kwonlyargs, a.kw_defaults)
     if a.kwarg: named.append((a.kwarg, None))
     star = {a.vararg: '*', a.kwarg: '**'}
-    rows = [(code(star.get(p, '') + p.arg), code(p.annotation, source), code(d, source), cell_text(notes.get(p.end_lineno, '')))
+    rows = [(code(star.get(p, '') + p.arg), code(kind_of(p.annotation), source), code(d, source), cell_text(notes.get(p.end_lineno, '')))
             for p, d in named if p.arg not in ('self', 'cls')]
     last = func.returns and notes.get(func.returns.end_lineno, '')
     return rows + ([('*returns*', code(func.returns, source), '', cell_text(last))] if func.returns else [])
@@ -48,7 +54,7 @@ def fields(cls, notes, source):
     "Rows of a dataclass's or protocol's fields, or an enum's members."
     rows = []
     for node in cls.body:
-        if isinstance(node, ast.AnnAssign) and not node.target.id.startswith('_'): name, kind, value = node.target, node.annotation, node.value
+        if isinstance(node, ast.AnnAssign) and not node.target.id.startswith('_'): name, kind, value = node.target, kind_of(node.annotation), node.value
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name): name, kind, value = node.targets[0], None, node.value
         else: continue
         rows.append((code(name.id), code(kind, source), code(value, source), cell_text(notes.get(node.end_lineno, ''))))

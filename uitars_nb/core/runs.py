@@ -14,8 +14,6 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 # %% ../../nbs/00_core/15_runs.ipynb #973a69ed
 def write_atomic(
     path: str | Path,   # the target
@@ -174,8 +172,9 @@ class Run:
         "Append a row of metrics."
         append_jsonl(self.path/'metrics.jsonl', **row)
 
-    def metrics(self) -> pd.DataFrame:
+    def metrics(self):
         "All metrics so far, one row per `log` call."
+        import pandas as pd
         return pd.DataFrame(read_jsonl(self.path/'metrics.jsonl'))
 
     def summarise(self, **facts):

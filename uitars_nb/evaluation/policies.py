@@ -43,13 +43,14 @@ class CandidPrematureFinish(CandidExpert, PrematureFinishExpert):
 class CandidSkipFirstAction(CandidExpert, SkipFirstActionExpert):
     "The demonstrator, which at a given rate leaves out the first action."
 
-FLAWED = {'hasty': CandidPrematureFinish, 'forgetful': CandidSkipFirstAction}   # suboptimal experts, which take a rate
+FLAWED = {   # suboptimal experts, which take a rate
+    'premature-finish': CandidPrematureFinish, 'skip-first-action': CandidSkipFirstAction}
 SCRIPTED: dict[str, MakeAgent] = {
     'oracle': CandidOracle, 'demonstrator': CandidDemonstrator, **FLAWED, 'random': RandomAgent}
 
 # %% ../../nbs/80_evaluation/05_policies.ipynb #3f2f6222
 def script(
-    name: str,  # such as 'oracle' or 'hasty:.2', or a plugin's MODULE:NAME
+    name: str,  # such as 'oracle' or 'premature-finish:.2', or a plugin's MODULE:NAME
 ) -> MakeAgent | None:
     """The agent factory of a script or plugin, or None for other names. Raises `FileNotFoundError` or `ValueError` if
     the plugin does not exist, and `ValueError` for an invalid rate."""

@@ -16,23 +16,24 @@ def experiment(
 ) -> Path:
     "Path of an experiment's notebook. Raises `FileNotFoundError` outside a checkout."
     path = EXPERIMENTS / f'{name}.ipynb'
-    if not path.exists(): raise FileNotFoundError(f'{path} is not here: run this in a checkout of the repository, where the experiments are')
-    return path
+    if path.exists(): return path
+    raise FileNotFoundError(f'{path} is not here: run this in a checkout of the repository, where the experiments are')
 
 # %% ../../nbs/85_pipelines/10_notebooks.ipynb #b24144ed
 def run_notebook(
     name: str,         # of a notebook in nbs/experiments
-    report: Path,      # the executed notebook goes here
+    report: Path,      # directory of the executed notebook
     parameters: dict,
 ) -> Path:
-    "Run an experiment by papermill from the repository's root; the executed notebook, with the report's name in its title."
+    "Run an experiment by papermill from the repository's root; path of the executed notebook, titled by the report."
     import papermill
     from nbformat import write
     from traitlets.config import Config
     report.mkdir(parents=True, exist_ok=True)
-    out, private = report / f'{name}.ipynb', Config(KernelManager=dict(transport_encryption='auto'))   # else the kernel warns
-    done = papermill.execute_notebook(experiment(name), out, parameters, kernel_name='python3', cwd='.', progress_bar=False, config=private)
-    nb = timeless(done)
+    out = report / f'{name}.ipynb'
+    private = Config(KernelManager=dict(transport_encryption='auto'))   # else the kernel warns
+    nb = timeless(papermill.execute_notebook(experiment(name), out, parameters, kernel_name='python3', cwd='.',
+                                             progress_bar=False, config=private))
     title, _, rest = nb.cells[0].source.partition('\n')
     if report.name != name: nb.cells[0].source = f'{title}: {report.name}\n{rest}'
     write(nb, out)
@@ -41,7 +42,7 @@ def run_notebook(
 def timeless(
     nb,  # an executed notebook
 ):
-    "The notebook without times, widget state and absolute paths, and with a lasting id for the cell that papermill adds."
+    "The notebook without times, widget state and absolute paths; papermill's cell gets a lasting id."
     nb.metadata.pop('widgets', None)
     for part in (nb, *nb.cells):
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
