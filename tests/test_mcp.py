@@ -54,7 +54,7 @@ async def test_tools_over_pipes():
 
 async def test_a_browser_over_pipes():
     before = children()
-    async with client('--size', '320x240') as c:
+    async with client('--size', '320', '240') as c:
         page = 'data:text/html,<title>one</title><body onclick="document.title=`two`">'
         there = await c.call_tool('navigate', dict(content=page))
         assert 'one' in texts(there)[0] and len(images(there)) == 1
@@ -69,7 +69,7 @@ async def test_a_browser_over_pipes():
 @desktop
 async def test_a_desktop_and_a_shell_over_one_home():
     before = children()
-    async with client('--screen', 'desktop', '--size', '640x480') as c:
+    async with client('--screen', 'desktop', '--size', '640', '480') as c:
         await c.call_tool('execute_bash', dict(command='(DISPLAY=$(ls /tmp/.X11-unix | sed s/X/:/) XAUTHORITY=/tmp/.Xauthority mousepad note.txt &) 2>/dev/null; echo started'))
         for attempt in range(100):
             shown = (await c.call_tool('look', {}))
@@ -121,7 +121,7 @@ async def test_killed_or_asked_to_go_it_leaves_nothing():
         process.stdin.close(); process.stdout.close()
 
 
-@pytest.mark.parametrize('words, says', [(['--screen', 'tv'], 'there is no screen'), (['--size', '10x10'], 'is no size'), (['--http', '0'], 'greater than or equal to 1')])
+@pytest.mark.parametrize('words, says', [(['--screen', 'tv'], "invalid choice 'tv'"), (['--size', '10', '10'], 'size is 10 10'), (['--http', '0'], 'port is 0')])
 def test_wrong_words_are_one_line(words, says):
     done = subprocess.run(command(*words), capture_output=True, text=True, timeout=60)
     assert done.returncode and not done.stdout and says in done.stderr and len(done.stderr.splitlines()) == 1
