@@ -29,7 +29,7 @@ class MCPOptions:
 
     def __post_init__(self):
         check_size(self.size)
-        check_port(self.http or 0)
+        if self.http is not None: check_port(self.http, 1)
 
 def mcp(options: MCPOptions):
     "Serve a sandbox."

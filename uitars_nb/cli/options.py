@@ -112,7 +112,8 @@ def parse_options(
         try: return tyro.cli(options, prog=prog, description=text, args=[*words], use_underscores=True, config=[NAMED])
         except SystemExit as e: status = e.code
         except ValueError as e: raise UsageError(str(e)) from e   # of a flat dataclass
-    if status: raise UsageError(usage_text(printed.getvalue(), prog, flat_fields(options)))
+    left_out = [*flat_fields(options), options.__name__]
+    if status: raise UsageError(usage_text(printed.getvalue(), prog, left_out))
     print(tidy_help(shown.getvalue(), flat_fields(options)), examples, sep='\n\n')
     raise SystemExit(0)
 

@@ -38,9 +38,12 @@ class ServeOptions:
         check_numbers(self, positive='batch')
         check_port(self.port)
 
-def check_port(port: int):
+def check_port(
+    port: int,
+    least: int = 0,   # 0: a free port will do
+):
     "Raises `ValueError` for a number that is no port."
-    if not 0 <= port <= 65535: raise ValueError(f'port is {port}, and has to be 0 to 65535')
+    if not least <= port <= 65535: raise ValueError(f'port is {port}, and has to be {least} to 65535')
 
 def model_name(
     policy: str,   # a checkpoint's directory, or a name on the Hugging Face hub
