@@ -143,5 +143,5 @@ def test_the_table_of_dynamics_is_its_reports():
     report = json.loads((root/'reports/dynamics/dynamics.ipynb').read_text())
     made = next(''.join(o['data']['text/plain']) for c in report['cells'] for o in c.get('outputs', ()) if ' to ' in ''.join(o.get('data', {}).get('text/plain', '')))
     found = re.findall(r'\S+ to \S+, \S+ \[\S+, \S+\]', re.sub(r'\b0\.', '.', made))
-    prose = next(o for o in cells('nbs/experiments/dynamics.ipynb', 'markdown') if 'At full size' in o)
+    prose = next(o for o in cells('nbs/experiments/dynamics.ipynb', 'markdown') if '| entropy of a token, nats |' in o)
     assert len(found) == 8 and [o for o in found if o not in prose] == []

@@ -20,7 +20,8 @@ from uitars_nb.model.engine.sampling import Sampling
 from uitars_nb.model.value import Critic
 from uitars_nb.sandbox.browser.chromium import candidates
 from uitars_nb.train.ppo import PPO, PPOConfig
-from uitars_nb.train.reinforce import Hardware, last_update, weights_of
+from uitars_nb.train.hardware import Hardware
+from uitars_nb.train.reinforce import last_update, weights_of
 from uitars_nb.train.sft import read_metrics
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU here')

@@ -26,7 +26,8 @@ from uitars_nb.rl.shaping import Shaping
 from uitars_nb.tasks.base import TASKS, Outcome, seeds
 from uitars_nb.train.collector import Collector
 from uitars_nb.train.ppo import PPOConfig
-from uitars_nb.train.reinforce import Hardware, RolloutFeed, last_update, pretrain_value, reinforce
+from uitars_nb.train.hardware import Hardware
+from uitars_nb.train.reinforce import RolloutFeed, last_update, pretrain_value, reinforce
 from uitars_nb.train.sft import read_metrics
 from uitars_nb.train.value import ValueConfig
 

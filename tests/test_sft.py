@@ -32,7 +32,8 @@ from uitars_nb.train.losses import response_loss, character_loss, target_loss
 from uitars_nb.train.optim import MuonAdamW, groups, orthogonalise
 from uitars_nb.train.ppo import PPO, PPOConfig
 from uitars_nb.train.perception import PerceptionConfig, pretrain_perception
-from uitars_nb.train.sft import SFTConfig, batch_losses, fit, read_metrics, run_policy, task_counts, task_metrics
+from uitars_nb.train.sft import SFTConfig, fit, read_metrics
+from uitars_nb.train.supervised import batch_losses, run_policy, task_counts, task_metrics
 
 torch.set_num_threads(1)
 

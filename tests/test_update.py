@@ -14,12 +14,13 @@ from uitars_nb.model.engine.sampling import nucleus
 from uitars_nb.model.value import Critic
 from uitars_nb.train.collector import RolloutBatch, Collector
 from uitars_nb.rl.shaping import Shaping
-from uitars_nb.train import ppo, update
+from uitars_nb.train import passes, ppo, update
 from uitars_nb.train.experience import build_experience, group_advantages, minibatches, outcome_rewards, micro_batches, token_rewards
 from uitars_nb.train.rollout_metrics import reduce_metrics
 from uitars_nb.train.ppo import PPO, PPOConfig, batch_targets
 from uitars_nb.train.reinforce import _latest
-from uitars_nb.train.update import Objective, Targets, actor_loss, old_logps, part_logits, nucleus_correction, collate_micro_batch, token_weights, loss_normalisers
+from uitars_nb.train.passes import collate_micro_batch, old_logps, part_logits
+from uitars_nb.train.update import Objective, Targets, actor_loss, nucleus_correction, token_weights, loss_normalisers
 
 from tests import sft_run
 
@@ -268,13 +269,13 @@ def one_update(looks, gae_lambda_value, precision='32-true'):
     policy.model.eval()
     critic = Critic.from_policy(policy)
     torch.nn.init.normal_(critic.head.weight)
-    config = PPOConfig(updates=1, warmup=1, lr=1e-2, critic_lr=1e-2, epochs=2, minibatches=3, part_tokens=1, value_clip=.2, gae_lambda_value=gae_lambda_value, shaping=Shaping(overlong=0.))
+    config = PPOConfig(updates=1, warmup=1, lr=1e-2, critic_lr=1e-2, epochs=2, minibatches=3, micro_batch_tokens=1, value_clip=.2, gae_lambda_value=gae_lambda_value, shaping=Shaping(overlong=0.))
     trajs = [trajectory(policy, i, i != 1, malformed=[1] if i == 0 else ()) for i in range(3)]
     flat = lambda: torch.cat([p.detach().flatten() for p in (*policy.model.parameters(), *critic.parameters())])
     rows, before = [], flat()
     with pytest.MonkeyPatch.context() as m:
-        seen = update.over_micro_batches
-        m.setattr(update, 'over_micro_batches', lambda policy, exp, tokens, model, ask, which=None: rows.append(9 if which is None else len(which)) or seen(policy, exp, tokens, model, ask, which))
+        seen = passes.over_micro_batches
+        m.setattr(passes, 'over_micro_batches', lambda policy, exp, tokens, model, ask, which=None: rows.append(9 if which is None else len(which)) or seen(policy, exp, tokens, model, ask, which))
         for module in (update, ppo): m.setattr(module, 'off_policy_rows', looks)
         trainer = L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator='cpu', precision=precision)
         trainer.fit(PPO(policy, critic, config), torch.utils.data.DataLoader([RolloutBatch(0, trajs, [Reward(float(o.success), o.success) for o in trajs])], batch_size=None))

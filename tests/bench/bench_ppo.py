@@ -15,7 +15,7 @@ from uitars_nb.model.value import Critic
 from uitars_nb.train.collector import RolloutBatch
 from uitars_nb.train.experience import build_experience, minibatches
 from uitars_nb.train.ppo import PPO, PPOConfig
-from uitars_nb.train.update import collate_micro_batch
+from uitars_nb.train.passes import collate_micro_batch
 
 ROUNDS = dict(quick=6, default=8, full=16)
 TRAJECTORIES, TURNS = 32, 2   # of an update; decisions of each
@@ -60,7 +60,7 @@ class Turns(L.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.ours.append(time.perf_counter() - self.since)
         exp, rng = build_experience(batch.trajs, batch.rewards), np.random.default_rng(batch_idx)
-        some = [part for parts in minibatches(exp, self.config.minibatches, self.config.part_tokens, rng) for part in parts]
+        some = [part for parts in minibatches(exp, self.config.minibatches, self.config.micro_batch_tokens, rng) for part in parts]
         began = time.perf_counter()
         for _ in range(self.config.epochs):
             for part in some: self.one_pass(collate_micro_batch(self.policy, exp, part))

@@ -20,7 +20,8 @@ from uitars_nb.model.rendering import Example
 from uitars_nb.model.nano.tokenizer import make_tokenizer
 from uitars_nb.train.devices import compile_layers
 from uitars_nb.train.feed import Feed
-from uitars_nb.train.sft import SFT, SFTConfig, batch_losses, choose_precision, freeze, make_trainer, run_policy, time_step, zero_over_outputs
+from uitars_nb.train.sft import SFT, SFTConfig, choose_precision, freeze, make_trainer
+from uitars_nb.train.supervised import batch_losses, run_policy, time_step, zero_over_outputs
 
 ROUNDS = dict(quick=6, default=12, full=30)
 STEPS, BATCH, RECORDS = 1, 32, 512   # steps of a round; records of a batch and of the corpus

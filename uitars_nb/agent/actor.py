@@ -42,7 +42,7 @@ class ActorProcess:
     exitcode = property(lambda self: self.process.exitcode, doc='Exit code; None while it runs.')
 
     def send(self, order: tuple) -> None:
-        "Send an order; it is lost if the process has died, whose successor gets the newest state."
+        "Send an order. It is lost if the process has died; the next process starts from the newest state anyway."
         with contextlib.suppress(OSError): self.conn.send(order)
 
     def close(self, wait: float = 10.) -> None:   # grace period before the process is killed, s

@@ -21,11 +21,11 @@ class SuccessEstimates:
     def __init__(self,
         tasks: Sequence[str],   # names
         samples: int = 1,       # episodes of each instance, reported one by one
-        memory: float = .97,    # decay of the running mean an instance, in the long run
+        memory: float = .97,    # decay of the running mean per instance, in the long run
     ):
         self.memory, self.prior = memory ** (1 / samples), 2 * samples   # prior: pseudo-episodes
-        self.chance, self.heard = ({o: given for o in tasks} for given in (.5, self.prior))   # estimate; its episodes
-        self.whole, self.ended = ({o: given for o in tasks} for given in (1., self.prior))    # estimate; its samples
+        self.chance, self.heard = ({o: given for o in tasks} for given in (.5, self.prior))   # success; episodes
+        self.whole, self.ended = ({o: given for o in tasks} for given in (1., self.prior))    # completed; samples
 
     def count_end(self, task: str, failed: bool) -> None:
         "Count the end of a sample; `failed` by the environment."
@@ -71,7 +71,7 @@ def task_shares(
 OPEN = 512   # maximum number of stored open instances, the latest
 
 class OpenInstances:
-    "Instances, (task, seed), whose samples ended differently."
+    "Instances (task, seed) with both successes and failures among their samples."
     def __init__(self, samples: int):
         self.samples, self.open = samples, deque(maxlen=OPEN)
         self.outcomes, self.back = {}, set()   # outcomes of incomplete instances; instances being revisited

@@ -45,7 +45,7 @@ MakeAgent = Callable[[Session, Task, TaskSpec], Agent]
 # %% ../../nbs/40_agent/00_loop.ipynb #70c7b25b
 @dataclass(frozen=True)
 class EpisodeLimits:
-    "When the loop ends an episode; the step budget is the task's (`TaskSpec.max_steps`)."
+    "Limits of an episode; the task sets the step budget (`TaskSpec.max_steps`)."
     format_errors: int = 3     # malformed replies in a row before FORMAT_ERROR
     repeats: int = 5           # same actions on an unchanged screen in a row before LOOP
     session_ms: float = 300e3  # session time, on the session's own clock, before POLICY_TIMEOUT

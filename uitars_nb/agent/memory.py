@@ -25,7 +25,7 @@ from ..model.dialects import Dialect
 # %% ../../nbs/40_agent/05_memory.ipynb #078cc3d9
 @dataclass(frozen=True)
 class MemoryConfig:
-    "What a prompt holds of an episode. Raises `ValueError` if `images` or `chunk` is below 1 or `spare` is negative."
+    "Settings of the prompt memory. Raises `ValueError` if `images` or `chunk` is below 1 or `spare` is negative."
     images: int = 5              # newest screenshots that are shown, at least 1
     spare: int = 0               # further screenshots; they are removed `spare` + 1 at a time
     steps: int | None = None     # newest steps kept in full; None: as many as fit
@@ -112,7 +112,7 @@ def drop_middle(
 # %% ../../nbs/40_agent/05_memory.ipynb #0a95bab1
 @dataclass(frozen=True)
 class Plan:
-    "What a prompt holds of an episode."
+    "Which steps and screenshots a prompt holds, and how long its texts may be."
     start: int          # earlier steps are summarised or dropped
     images: int         # number of newest screenshots
     share: float = 1.   # fraction of the character limits for summary and texts
@@ -123,7 +123,7 @@ def summary_lines(
     start: int,                        # the lines cover the steps before it
     written: Mapping[int, str] = {},   # chunk number -> summary by a model
 ) -> Iterable[tuple[int, int, str]]:
-    "Yield (first step, last step, text): one entry a chunk if a model's summary of it exists, else one a step."
+    "Yield (first step, last step, text): one entry per chunk with a summary by a model, else one entry per step."
     for c in range(math.ceil(start / config.chunk)):
         a, b = c * config.chunk, min((c + 1) * config.chunk, start)
         if written.get(c) and b - a == config.chunk:

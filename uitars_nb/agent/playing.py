@@ -92,9 +92,9 @@ def run_actor(
 ):
     "Run the actor until the pipe closes: send trajectories, receive weights. Errors are sent as ('failed', message)."
     try: asyncio.run(_play(conn, config))
-    except BaseException as e: _tell(conn, ('failed', f'{type(e).__name__}: {e}'))
+    except BaseException as e: _send(conn, ('failed', f'{type(e).__name__}: {e}'))
 
-def _tell(conn, message):
+def _send(conn, message):
     try: conn.send(message)
     except OSError: pass
 
@@ -132,8 +132,8 @@ async def _stream(conn, config, engine, pool, agent):
     async def out():
         "Send each trajectory with engine and curriculum statistics."
         async for traj in stream:
-            # of each task no further instance has begun, and of all together no further group than as many times the
-            # tasks
+            # upper bound for a restart: no task has begun more instances than this, and no group number exceeds this
+            # times the number of tasks
             drawn = max(curriculum.drawn.values()) + curriculum.revisits
             facts = dict(engine.stats(), drawn=drawn, chance=curriculum.estimates.mean, wall=time.monotonic(),
                          sandbox_seconds=stream.busy_seconds / pool.size)

@@ -75,8 +75,8 @@ def token_estimate(
 
 # %% ../../nbs/40_agent/06_policy_agent.ipynb #59b2dba2
 class count_tokens:
-    """Counts tokens by rendering with the policy. Keeps the latest prompts, since the engine is mostly asked for one
-    of them next."""
+    """Counts tokens by rendering with the policy. Keeps the latest prompts, because the engine is mostly asked for
+    one of them next."""
     def __init__(self,
         policy,   # with `render(messages)`, such as a `model.policy.Policy`
     ):
@@ -145,14 +145,14 @@ class PolicyAgent:
     engine: ChatEngine
     dialect: Dialect
     sampling: Any                                            # sampling options with `max_tokens` and `seed`
-    config: MemoryConfig = MemoryConfig()                    # what prompts hold
+    config: MemoryConfig = MemoryConfig()                    # settings of the prompt memory
     count: Callable[[list[dict]], int] = estimate_tokens     # counts the tokens of messages, see `count_tokens`
     space: ActionSpace = field(default=ACTION_SPACE, repr=False)   # functions that it may call
     written: bool = False                                    # the model summarises older steps
 
     def remembering(self, images: int = 0, summaries: str = '') -> 'PolicyAgent':
-        """Return a copy that shows `images` screenshots and makes one of `SUMMARIES`; 0 and '' change nothing. Raises
-        `ValueError` for an unknown kind of summary."""
+        """Return a copy with this number of screenshots and this kind of summary, one of `SUMMARIES`; 0 and '' keep
+        the setting. Raises `ValueError` for an unknown kind of summary."""
         check_summaries(summaries)
         config = replace(self.config, images=images or self.config.images,
                          episodic=summaries != 'none' if summaries else self.config.episodic)
@@ -168,7 +168,7 @@ class PolicyAgent:
         policy,               # a `model.policy.Policy`
         engine: ChatEngine,   # serves the policy
         sampling: Any,
-        context: int = 0,     # context length; 0: as in training; at most what the model takes
+        context: int = 0,     # context length, capped at the model's; 0: as in training
     ) -> 'PolicyAgent':
         "Return agents with the memory settings of the policy's training."
         takes = getattr(engine, 'context', 0) or policy.context
@@ -201,7 +201,7 @@ class ReAct:
     "The agent of one episode; a model chooses its actions."
     def __init__(self, policy: PolicyAgent, instruction: str,
         key: str,              # names the episode
-        draws: str = '',       # basis of the seeds, equal for equal weights under another name; default: `key`
+        draws: str = '',       # sets the seeds; lacks the policy's name, which must not change them; default: `key`
     ):
         self.policy, self.instruction, self.key, self.draws, self.written, self.aside = (
             policy, instruction, key, draws or key, {}, [])

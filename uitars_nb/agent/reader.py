@@ -64,7 +64,7 @@ def decide(
 class Reader:
     "An engine that plays recall tasks from its prompt alone."
     glyphs: Mapping[bytes, str]
-    notes: bool = True           # write what it reads into the thoughts
+    notes: bool = True           # write the text of each screen into the thought
 
     async def complete(self, messages: Sequence[dict], sampling=None, key: str = '') -> Completion:
         "Return the reply to messages; its ids are UTF-8 bytes."

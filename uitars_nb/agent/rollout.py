@@ -43,7 +43,7 @@ async def attempt_episode(
     policy: str = '',
     limits: EpisodeLimits = EpisodeLimits(),
 ) -> Trajectory:
-    "Play one episode in a new session. A pool that gives no session counts as an environment failure."
+    "Play one episode in a new session and return its trajectory. A pool without a session is an environment failure."
     try:
         async with pool.session() as session:
             return await run_episode(session, get_task(spec.name), spec, make_agent, limits, id, policy)
@@ -61,7 +61,7 @@ class Attempts:
         kept: Mapping[str, StopReason] = {},  # stored attempts: id -> stop reason
     ):
         self.policy, self.retries = policy, retries
-        self.proved = any(not o.is_environment for o in kept.values())   # the policy's context holds a screen
+        self.proved = any(not o.is_environment for o in kept.values())   # some attempt fitted a screen into the context
         self.stops, self.done, self.lost = Counter(), 0, 0  # attempts by stop reason; samples played; samples given up
         first = [(spec, k, self.first_attempt(spec, k, kept)) for spec in specs for k in range(samples)]
         # spec, sample, attempt, last attempt
@@ -95,7 +95,7 @@ class Rollout(Attempts):
         pool: SessionSource,
         specs: Iterable[TaskSpec],
         make_agent: MakeAgent,
-        policy: str = '',           # this and the last three as for `Attempts`
+        policy: str = '',           # this, `samples`, `retries` and `kept` as for `Attempts`
         limits: EpisodeLimits = EpisodeLimits(),
         samples: int = 1,
         retries: int = 2,

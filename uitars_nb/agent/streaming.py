@@ -62,8 +62,8 @@ class TooManyFailures(RuntimeError): "Too many attempts ended in environment fai
 class FailureMonitor:
     "Tracks the latest attempts. Raises `TooManyFailures` if too many ended in environment failures."
     def __init__(self,
-                 most: float = .5,     # tolerated share of environment failures
-                 window: int = 40,     # number of latest attempts
+        most: float = .5,     # tolerated share of environment failures
+        window: int = 40,     # number of latest attempts
     ):
         self.most, self.stops = most, deque(maxlen=window)
 
@@ -151,7 +151,7 @@ async def drain(
     out: asyncio.Queue,
     workers: Sequence[asyncio.Future],
 ) -> AsyncIterator:
-    "Yield what the workers put into a queue; raise the error of the first that fails. Cancels all workers at the end."
+    "Yield the items that workers put into a queue; raise the first worker's error. Cancels all workers at the end."
     try:
         while True:
             get = asyncio.ensure_future(out.get())

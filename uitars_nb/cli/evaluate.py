@@ -15,6 +15,7 @@ from .main import COMMANDS, text_table
 from .options import FLAT, POSITIONAL
 from ..core.runs import check_numbers
 from ..evaluation.recipe import Recipe
+from ..pipelines.html_report import write_html
 from ..pipelines.notebooks import experiment, run_notebook
 from ..pipelines.playing import check_size, comparison_line, play_recipe
 
@@ -24,12 +25,12 @@ class BaselineOptions:
     """Play oracle and random policy over a suite, and write the report.
 
     Example:
-      uitars-nb baseline --suite miniwob/quick --episodes 5 --out runs/quick --report runs/quick/report
+      uitars-nb baseline --suite miniwob/quick --episodes 5 --out runs/quick
     """
     suite: str = 'miniwob/pix2act59'       # a suite, a task, or several with commas between them
     episodes: int = 10                     # instances of each task
     out: Path = Path('runs/suite')         # directory of the run; resumed where it exists
-    report: Path = Path('reports/suite')   # directory of the report
+    report: Path | None = None             # directory of the report; None: OUT/report
     browsers: int = 2                      # Chromium processes
     sessions: int = 2                      # sessions in each Chromium
 
@@ -38,12 +39,13 @@ class BaselineOptions:
 def baseline(options: BaselineOptions):
     "Play both policies and make the report."
     experiment('suite')
-    o = options
+    o, report = options, options.report or options.out / 'report'
     for policy in ('oracle', 'random'):
         print(play_recipe(Recipe(o.suite, policy, episodes=o.episodes), o.out / policy, o.browsers, o.sessions))
-    parameters = dict(suite=o.suite, episodes=o.episodes, run=str(o.out), report=str(o.report), browsers=o.browsers,
+    parameters = dict(suite=o.suite, episodes=o.episodes, run=str(o.out), report=str(report), browsers=o.browsers,
                       pages=o.sessions)
-    print('The report is in', run_notebook('suite', o.report, parameters))
+    page = run_notebook('suite', report, parameters)
+    print(f'The report is {write_html(page)}, a page for the browser, made from {page}')
 
 COMMANDS['baseline'] = baseline
 

@@ -13,6 +13,7 @@ from typing import Annotated
 from .main import COMMANDS
 from .options import FLAT
 from ..pipelines.flywheel import FlywheelJob, run_flywheel
+from ..pipelines.html_report import write_html
 from ..pipelines.notebooks import experiment, run_notebook
 
 # %% ../../nbs/90_cli/26_flywheel.ipynb #ffff0a3d
@@ -36,6 +37,7 @@ def flywheel(options: FlywheelOptions):
     experiment('flywheel')
     run_flywheel(options.job, options.out, options.replay_stores)
     report = options.report or options.out / 'report'
-    print('The report is in', run_notebook('flywheel', report, dict(run=str(options.out), report=str(report))))
+    page = run_notebook('flywheel', report, dict(run=str(options.out), report=str(report)))
+    print(f'The report is {write_html(page)}, a page for the browser, made from {page}')
 
 COMMANDS['flywheel'] = flywheel

@@ -19,11 +19,11 @@ from .statistics import macro_mean
 
 # %% ../../nbs/80_evaluation/25_budgets.ipynb #4c7f3c47
 def within_budget(
-    episodes: pd.DataFrame,         # a row an episode: task, seed, success, n_steps, env_failure
+    episodes: pd.DataFrame,         # one row per episode: task, seed, success, n_steps, env_failure
     budgets: Sequence[int] = (),    # steps that an episode may take; none: from 1 to the longest
 ) -> pd.DataFrame:
-    """Budget -> mean success over tasks with its 95 % interval (value, low, high). Raises `ValueError` for a budget below
-    1 or if no episode was played."""
+    """Budget -> mean success over tasks with its 95 % interval (value, low, high).
+    Raises `ValueError` for a budget below 1 or if no episode was played."""
     played = episodes[~episodes.env_failure]
     if played.empty: raise ValueError('no episode was played, so there is no success within any budget')
     budgets = list(budgets) or [*range(1, int(played.n_steps.max()) + 1)]
@@ -43,7 +43,7 @@ def draw_budgets(
     tables: Mapping[str, pd.DataFrame],   # policy -> its table
     ax: Axes | None = None,
 ) -> Axes:
-    "Success against the budget, a staircase a policy with its interval."
+    "Success against the budget, one step curve per policy with its interval."
     ax = ax or plt.subplots(figsize=(6, 3.4))[1]
     for color, (policy, table) in zip(COLORS, tables.items()):
         ax.step(table.index, table.value, where='post', color=color, lw=1.8, label=policy)

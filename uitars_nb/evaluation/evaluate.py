@@ -53,7 +53,8 @@ def _row(rows):
     rate = success_rate(solved.sum(), len(solved))   # samples of an instance are correlated: an instance counts once
     paid = (played.reward > 0).groupby(played.seed).mean().mean()
     return dict(n=len(played), success=rate.value, low=rate.low, high=rate.high,
-                positive=paid, reward=played.reward.mean(), steps=played.n_steps.mean(), **lost, **played.stop.value_counts(normalize=True))
+                positive=paid, reward=played.reward.mean(), steps=played.n_steps.mean(), **lost,
+                **played.stop.value_counts(normalize=True))
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #54c81f8ds1
 def task_scores(
@@ -69,7 +70,8 @@ def recounted(
 ) -> pd.DataFrame:
     "The index with `success` recomputed from each task's reward threshold (`MiniWoB.least`), where it has one."
     least = index.task.map(lambda o: getattr(TASKS.get(o), 'least', np.nan)).astype(float)
-    return index.assign(success=index.success.where(least.isna() | index.env_failure, index.reward >= least).astype(bool))
+    success = index.success.where(least.isna() | index.env_failure, index.reward >= least)
+    return index.assign(success=success.astype(bool))
 
 def _instances(played, column):
     means = played.groupby(['task', 'seed'])[column].mean()
@@ -103,26 +105,28 @@ async def evaluate(
     async with make_player(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed,
                            recipe.dtype, recipe.dialect, recipe.context) as agent:
         if not script(recipe.policy): agent = agent.remembering(recipe.images, recipe.summaries)
-        loaded = _loaded(agent)
-        acts = {} if script(recipe.policy) else dict(
-            agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)) | loaded)
-        own = {k: v for k, v in dict(
-            tasks=tasks_mark(specs),
-            expert_source=plugin_fingerprint(script(recipe.expert)) if recipe.expert else '').items() if v}
-        run = Run(
-            path,
-            asdict(recipe) | acts | dict(
-                weights=await fingerprint_of(recipe.policy, agent),
-                screens=dict(env), budgets=step_budgets(specs)) | own,
-            env, defaults(Recipe) | dict(budgets=step_budgets(specs), agent=loaded))
+        run = await _open_run(path, recipe, specs, agent, env)
         player = Intervention(agent, script(recipe.expert), recipe.lead) if recipe.expert else agent
         with locked(run.path, wait=False):   # two processes would store each episode twice
             store = Store(run.path / 'store')
             rollout = Rollout(pool, specs, player, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
             with store.writer() as writer: await play(rollout, writer.append, progress)
             seconds = round(time.perf_counter() - start, 2)
-            run.log(episodes=rollout.done, env_failures=rollout.failures, given_up=rollout.lost, seconds=seconds, sessions=pool.size)
+            run.log(episodes=rollout.done, env_failures=rollout.failures, given_up=rollout.lost, seconds=seconds,
+                    sessions=pool.size)
             return summarise(run, store)
+
+# %% ../../nbs/80_evaluation/10_evaluate.ipynb #727f0caf
+async def _open_run(path, recipe, specs, agent, env):
+    "The run in a directory, with everything that can change a score as its parameters."
+    loaded, budgets = _loaded(agent), step_budgets(specs)
+    prompts = {} if script(recipe.policy) else dict(
+        agent=dict(dialect=agent.dialect.name, memory=asdict(agent.config)) | loaded)
+    expert = plugin_fingerprint(script(recipe.expert)) if recipe.expert else ''
+    plugins = {k: v for k, v in dict(tasks=tasks_mark(specs), expert_source=expert).items() if v}
+    weights = await fingerprint_of(recipe.policy, agent)
+    parameters = asdict(recipe) | prompts | dict(weights=weights, screens=dict(env), budgets=budgets) | plugins
+    return Run(path, parameters, env, defaults(Recipe) | dict(budgets=budgets, agent=loaded))
 
 def _loaded(agent):
     "The dtype of a loaded checkpoint (`auto` depends on the processor); {} for a server or script."
@@ -143,8 +147,10 @@ def summarise(
     index = recounted(store.index())
     table = by_task(index)
     if not table.n.sum():
-        what = 'not one could begin' if {*index.stop} == {StopReason.ENV_RESOURCE} else 'the environment broke every one'
-        raise RuntimeError(f'{what} of {len(index)} episodes: {json.loads(index["info"].iloc[-1]).get("error", "")}')
+        none = {*index.stop} == {StopReason.ENV_RESOURCE}
+        what = 'not one could begin' if none else 'the environment broke every one'
+        error = json.loads(index['info'].iloc[-1]).get('error', '')
+        raise RuntimeError(f'{what} of {len(index)} episodes: {error}')
     write_atomic(run.path / 'by_task.csv', table.round(4).to_csv())
     run.summarise(
         success=macro_mean(task_scores(index))._asdict(),

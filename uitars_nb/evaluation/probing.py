@@ -54,7 +54,8 @@ async def probe_replies(
     async with Engine(policy, max_batch=max_batch) as engine:
         async def reply(content):
             "Reply to one message."
-            said = (await engine.complete([dict(role='user', content=content)], Sampling(0., max_tokens=max_tokens))).text
+            sampling = Sampling(0., max_tokens=max_tokens)
+            said = (await engine.complete([dict(role='user', content=content)], sampling)).text
             for end in ends: said = said.replace(end, '') if end else said
             return said
         return await asyncio.gather(*map(reply, asked))
@@ -114,13 +115,15 @@ async def play_policy(
     pages: int = 4,              # sessions in each
     max_tokens: int = REPLY,     # of a reply
 ) -> dict[str, float]:
-    """Success with greedy decoding, over all episodes and by task, for the option `evaluate` of `train.sft.fit`. Returns
+    """Success with greedy decoding, over all episodes and by task, for the option `evaluate` of `train.sft.fit`.
     {} if the environment broke every episode."""
     try:
         async with Engine(policy) as engine, pool_for(sorted({o.name for o in specs}), browsers, pages) as pool:
             make_agent = PolicyAgent.of(policy, engine, Sampling(0., max_tokens=max_tokens))
             trajs = await play(Rollout(pool, specs, make_agent, 'policy'), progress=False)
     except EnvironmentFailure as e: trajs = warnings.warn(f'the policy was not played: {e}') or []
-    won = pd.DataFrame([(o.task.name, o.success) for o in trajs if not o.stop.is_environment], columns=['task', 'success'])
+    rows = [(o.task.name, o.success) for o in trajs if not o.stop.is_environment]
+    won = pd.DataFrame(rows, columns=['task', 'success'])
     if won.empty: return {}
-    return dict(success=float(won.success.mean())) | {f'success/{k}': float(v) for k, v in won.groupby('task').success.mean().items()}
+    by_task = won.groupby('task').success.mean()
+    return dict(success=float(won.success.mean())) | {f'success/{k}': float(v) for k, v in by_task.items()}

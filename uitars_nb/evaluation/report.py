@@ -27,8 +27,8 @@ from .statistics import macro_mean
 def headline(
     episodes: pd.DataFrame,  # policy, task, seed, success, reward, n_steps, env_failure, seconds by `PARTS`
 ) -> pd.DataFrame:
-    """A row a policy: success, share with a reward above 0, and reward as means over tasks with 95 % intervals; steps and wall seconds of an episode,
-    environment failures."""
+    """A row per policy: success, share with a reward above 0, and reward as means over tasks with 95 % intervals; steps
+    and wall seconds of an episode, environment failures."""
     return pd.DataFrame({policy: _sum_up(rows) for policy, rows in episodes.groupby('policy', sort=False)}).T
 
 def _sum_up(rows):
@@ -40,7 +40,7 @@ def _sum_up(rows):
                 steps=f'{played.n_steps.mean():.1f}', seconds=f'{played[PARTS].sum(axis=1).mean():.3f}',
                 env_failures=int(rows.env_failure.sum()))
 
-PARTS = ['setup', 'agent', 'environment']  # who took the seconds of an episode
+PARTS = ['setup', 'agent', 'environment']  # components of an episode's duration
 
 # %% ../../nbs/80_evaluation/20_report.ipynb #54cb87c7
 COLORS = ['#1f6f8b', '#d1603d', '#5a8f3c', '#7b5ea7']  # one per policy, distinguishable when colour-blind
@@ -49,7 +49,7 @@ def plot_success(
     tables: Mapping[str, pd.DataFrame],  # policy -> table by task with columns success, low, high
     ax: Axes | None = None,
 ) -> Axes:
-    "Success rate of every task with its interval, one colour a policy."
+    "Success rate of every task with its interval, one colour per policy."
     last = list(tables.values())[-1]
     order = last.sort_values(['success', 'task'], ascending=[True, False]).index
     ax = ax or plt.subplots(figsize=(7, 1.2 + .19 * len(order)))[1]
@@ -58,27 +58,32 @@ def plot_success(
         ax.hlines(y, t.low, t.high, color=color, lw=2, alpha=.45)
         ax.plot(t.success, y, 'o', ms=4, color=color, label=f'{policy}, mean {table.success.mean():.1%}')
     ax.set_yticks(range(len(order)), [o.split('/', 1)[-1] for o in order], fontsize=7)
-    ax.set(xlim=(-.02, 1.02), ylim=(-.8, len(order) - .2), xlabel=f'success, 95 % interval, {int(last.n.median())} episodes a task')
+    ax.set(xlim=(-.02, 1.02), ylim=(-.8, len(order) - .2),
+           xlabel=f'success, 95 % interval, {int(last.n.median())} episodes a task')
     ax.xaxis.grid(alpha=.25)
     ax.spines[['top', 'right', 'left']].set_visible(False)
     ax.legend(loc='lower center', bbox_to_anchor=(.5, 1), ncols=len(tables), frameon=False, fontsize=8)
     return ax
 
 # %% ../../nbs/80_evaluation/20_report.ipynb #f7dbb399
-STOP_COLORS = dict(zip([o.value for o in StopReason if not o.is_environment], ['#2a6f4e', '#8d99ae', '#b8a9c9', '#1f6f8b', '#e0a458', '#c98b5b', '#a0522d', '#6d597a', '#bc8f8f']))
+STOP_COLORS = dict(zip([o.value for o in StopReason if not o.is_environment],
+                       ['#2a6f4e', '#8d99ae', '#b8a9c9', '#1f6f8b', '#e0a458', '#c98b5b', '#a0522d', '#6d597a',
+                        '#bc8f8f']))
 
 def plot_stops(
     tables: Mapping[str, pd.DataFrame],  # policy -> table by task with a column per stop reason
     ax: Axes | None = None,
 ) -> Axes:
-    "Share of each stop reason, mean over tasks, one bar a policy; the thin one below it is the share that succeeded."
+    "Share of each stop reason, mean over tasks, one bar per policy; the thin bar below it is the success rate."
     ax = ax or plt.subplots(figsize=(7, .6 + .5 * len(tables)))[1]
-    shares = pd.DataFrame({p: t[[o.value for o in StopReason if o.value in t]].mean() for p, t in tables.items()}).fillna(0)
+    shares = pd.DataFrame({p: t[[o.value for o in StopReason if o.value in t]].mean()
+                           for p, t in tables.items()}).fillna(0)
     left = np.zeros(len(tables))
     for stop, row in shares[shares.sum(axis=1) > 0].iterrows():
         ax.barh(list(tables), row, left=left, color=STOP_COLORS.get(stop, '#c1121f'), label=stop, height=.6)
         left = left + row.to_numpy()
-    ax.barh(np.arange(len(tables)) + .38, [t.success.mean() for t in tables.values()], color='black', label='success', height=.1)
+    ax.barh(np.arange(len(tables)) + .38, [t.success.mean() for t in tables.values()], color='black', label='success',
+            height=.1)
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel='share of episodes')
     ax.spines[['top', 'right']].set_visible(False)
@@ -90,7 +95,7 @@ def plot_cost(
     episodes: pd.DataFrame,  # of one policy, a row an episode
     axes: tuple[Axes, Axes] | None = None,
 ) -> tuple[Axes, Axes]:
-    "Steps of each task's episodes (mean, and the range), and mean seconds by who took them, longest task on top."
+    "Steps of each task's episodes (mean and range) and mean seconds by component, longest task on top."
     played = episodes[~episodes.env_failure].assign(task=lambda d: d.task.str.split('/', n=1).str[-1])
     steps = played.groupby('task').n_steps.agg(['mean', 'min', 'max']).sort_values(['mean', 'max'])
     left, right = axes or plt.subplots(1, 2, figsize=(7, 1.2 + .19 * len(steps)), sharey=True)[1]
@@ -120,7 +125,8 @@ def draw_sample(
 ) -> pd.DataFrame:
     "Up to `n` episodes at random, one of every task before a second of any."
     mixed = episodes.sort_values(['task', 'seed']).sample(frac=1, random_state=seed)
-    return mixed.assign(turn=mixed.groupby('task').cumcount()).sort_values('turn', kind='stable').head(n).drop(columns='turn')
+    turns = mixed.assign(turn=mixed.groupby('task').cumcount())
+    return turns.sort_values('turn', kind='stable').head(n).drop(columns='turn')
 
 def without_folders(
     traj: Trajectory,

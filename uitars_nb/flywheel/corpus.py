@@ -95,7 +95,7 @@ def write_corpus(
     name: str = '0000',         # prefix of the shard names, one for each writing process
     vocabulary: str = '',       # fingerprint of the vocabulary
     split: str = 'train',       # required split of all examples
-    size: int = 16384,          # examples a shard
+    size: int = 16384,          # examples per shard
 ) -> list[Path]:
     "Write shards and return their paths. Raises `ValueError` if an example is not of `split`."
     shards, filling = [], ShardBuilder()
@@ -135,7 +135,7 @@ def _same_parts(path, parts):
 LATER = 'dialect', 'model_type'   # keys that descriptions of older corpora lack
 
 def _agree(known, asked):
-    "Whether a part has the same inputs, as far as its description tells."
+    "Whether a part has the same inputs, by the keys that its description has."
     return (known is not None and asked is not None
             and compatible({k: asked[k] for k in LATER if k in asked} | known, asked))
 
@@ -203,7 +203,7 @@ class Corpus:
     def __init__(self,
         path: str | Path,
         split: str = 'train',
-                 vocabulary: str = '',  # fingerprint of the policy's vocabulary; '': any
+        vocabulary: str = '',  # fingerprint of the policy's vocabulary; '': any
     ):
         self.path, self.split, self.vocabulary = Path(path), split, vocabulary
         self.shards = [Shard(o) for o in sorted(self.path.glob('*.safetensors'))]

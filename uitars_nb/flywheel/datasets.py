@@ -57,12 +57,12 @@ def same_vocabulary(
     completion: Completion | None,
 ) -> bool:
     "Return whether the policy's vocabulary decodes a completion to its text."
-    if completion is None or not len(
-        completion.ids) or completion.ids.min() < 0 or completion.ids.max() >= len(policy.processor.tokenizer):
+    if (completion is None or not len(completion.ids) or completion.ids.min() < 0
+        or completion.ids.max() >= len(policy.processor.tokenizer)):
         return False
-    return strip_ends(policy.decode(completion.ids),
-                      # a server omits the end token from the text
-                      policy.dialect.ends) == strip_ends(completion.text, policy.dialect.ends)
+    # without end tokens, which a server omits from the text
+    return (strip_ends(policy.decode(completion.ids), policy.dialect.ends)
+            == strip_ends(completion.text, policy.dialect.ends))
 
 def foreign(
     step: Step,
@@ -77,28 +77,28 @@ def own_reply(
 ) -> Step:
     """Return the step with the reply that the policy would have produced, points snapped to its grid. A step without
     a known action keeps its text."""
-    if same_vocabulary(policy, step.completion) and _means(policy, step): return step
+    if same_vocabulary(policy, step.completion) and _same_actions(policy, step): return step
     if foreign(step):
         return replace(step,
-                       completion=_spelled(strip_ends(step.completion.text, policy.dialect.ends) if step.completion
+                       completion=_encoded(strip_ends(step.completion.text, policy.dialect.ends) if step.completion
                                            else '\n'.join([step.thought, *map(str, step.actions)]), policy))
     if not step.actions:
-        return (replace(step, completion=_spelled(strip_ends(step.completion.text, policy.dialect.ends), policy))
+        return (replace(step, completion=_encoded(strip_ends(step.completion.text, policy.dialect.ends), policy))
                 if step.completion is not None else step)
     actions, thought = ((tuple(map(snap_action, step.actions)), snap_thought(step.thought)) if names_points(policy)
                         else (step.actions, step.thought))
     size, dialect = step.observation.screenshot.shape[1::-1], policy.dialect
-    said = _spelled(dialect.write(dialect.points(thought, size), actions, size), policy)
+    said = _encoded(dialect.write(dialect.points(thought, size), actions, size), policy)
     return replace(step, thought=dialect.points(thought, size), actions=actions, completion=said)
 
-def _means(policy, step):
+def _same_actions(policy, step):
     "Whether this policy's dialect parses the reply to the same actions; models of one vocabulary may use other units."
     said = policy.dialect.parse(step.completion.text, step.observation.screenshot.shape[1::-1])
     # a session may offer unknown functions
     if isinstance(said, Fault): return any(o.name not in ACTION_SPACE for o in step.actions) or not step.actions
     return said.actions[:len(step.actions)] == step.actions
 
-def _spelled(text, policy):
+def _encoded(text, policy):
     ids = np.append(policy.encode(text), policy.processor.tokenizer.eos_token_id).astype(np.int32)
     return Completion(policy.decode(ids), np.zeros(0, np.int32), ids, np.zeros(len(ids), np.float32),
                       np.zeros(len(ids), np.int32))
@@ -161,15 +161,15 @@ def trajectory_examples(
     reply: int = REPLY,   # tokens reserved for the reply
 ) -> list[TrainingExample]:
     """Return the examples of an episode of any split. If a script or a person took over from a model, only their steps
-    become examples. Left out are, in a failed episode, steps in which a script gave up, and rewritten steps that call
-    a function that only its session offered."""
+    become examples. Omits rewritten steps that call a function of their session (see `foreign`), and the steps of a
+    failed episode in which a script gave up."""
     steps = [own_reply(s, policy) for s in traj.steps]
-    learned = [k for k in _taught(traj) if steps[k].actions and not steps[k].error
+    learned = [k for k in _learnable(traj) if steps[k].actions and not steps[k].error
                and (steps[k] is traj.steps[k] or not foreign(steps[k]))
                and not (_gave_up(traj.steps[k]) and not traj.success)]
     return [step_example(steps, k, traj.task, policy, memory, reply) for k in learned]
 
-def _taught(traj): return [k for k, s in enumerate(traj.steps) if s.completion is None] or range(len(traj.steps))
+def _learnable(traj): return [k for k, s in enumerate(traj.steps) if s.completion is None] or range(len(traj.steps))
 def _gave_up(step): return step.completion is None and any(a.name == 'infeasible' for a in step.actions)
 
 # %% ../../nbs/60_flywheel/20_datasets.ipynb #86ed6c04

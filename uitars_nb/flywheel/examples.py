@@ -35,7 +35,7 @@ class TrainingExample:
 class ExampleFacts:
     "Columns of facts about N examples."
     length: np.ndarray  # int32 (N,), tokens of prompt and reply
-    own: np.ndarray     # int32 (N,), response tokens that the policy produced
+    own: np.ndarray     # int32 (N,), response tokens
     seed: np.ndarray    # int64 (N,)
     task: np.ndarray    # int32 (N,), index into `names`
     names: tuple[str, ...] = ()

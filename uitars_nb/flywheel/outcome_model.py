@@ -67,7 +67,7 @@ def p_done(
     policy: Policy,
     trajs: Iterable[Trajectory],
     memory: Memory,
-    batch: int = 8,                # episodes a forward pass
+    batch: int = 8,                # episodes per forward pass
 ) -> np.ndarray:
     "Return fp32 (N,): the probability that each task was done, P(yes) / (P(yes) + P(no))."
     prompts, learning = (policy.render(outcome_messages(o, policy, memory)) for o in trajs), policy.model.training
@@ -98,8 +98,8 @@ def outcome_examples(
     memory: Memory,
     split: str = 'train',   # or 'validation'
 ) -> Iterator[TrainingExample]:
-    """Yield one example an episode, without environment failures. Raises `ValueError` at once if an episode is not of
-    `split`."""
+    """Yield one example per episode, without environment failures. Raises `ValueError` at once if an episode is not
+    of `split`."""
     stored_of_split(store.index(env_failure=False), split)
     return (outcome_example(traj, policy, memory) for traj in store.select(env_failure=False))
 

@@ -24,16 +24,16 @@ def outcome_reward(
 
 # %% ../../nbs/60_flywheel/34_reward_names.ipynb #70b42c4e
 def can_judge(
-    found: Any,   # what the user's module holds under the name
+    found: Any,   # object that the user's module holds under the name
 ) -> bool:
-    "Return whether it can be called with a trajectory as it is: an async function, or an instance with `__call__`."
+    "Return whether the object is itself a reward source: an async function, or an instance with `__call__`."
     if inspect.iscoroutinefunction(found): return True
     return callable(found) and not isinstance(found, type) and not inspect.isroutine(found)
 
 def can_make(
     found: Any,
 ) -> bool:
-    "Return whether it can be called without arguments."
+    "Return whether the object can be called without arguments."
     if not callable(found): return False
     parameters = inspect.signature(found).parameters.values()
     return not any(o.default is o.empty and o.kind < o.VAR_POSITIONAL for o in parameters)
@@ -42,8 +42,8 @@ def can_make(
 def plugin_reward(
     name: str,   # MODULE:NAME
 ) -> RewardSource:
-    """Return a user's reward source: NAME itself if it can judge, else what it makes. Raises `ValueError` for a plugin
-    of the wrong kind, `FileNotFoundError` for a missing module."""
+    """Return a user's reward source: the object NAME if it can judge, else the result of calling it. Raises
+    `ValueError` for a plugin of the wrong kind, `FileNotFoundError` for a missing module."""
     found = load_plugin(name)
     if can_judge(found): return found
     made = found() if can_make(found) else None

@@ -59,7 +59,7 @@ async def route(
 ) -> Counter:
     """Route a store into the pools of a cycle. Return counts of 'ct', 'sft', 'known' (routed before), 'broken'
     (environment failures), 'waiting' and 'rejected' (held back). Raises `ValueError`, before routing, if a trajectory
-    is not of the training split; `RuntimeError` if the source fails, after routing what it has judged."""
+    is not of the training split; `RuntimeError` if the source fails, after routing the judged trajectories."""
     index, into = stored_of_split(store.index()), pools(path, cycle)
     known = {id for pool in into for id in pool.index().id}
     done = Counter(broken=int(index.env_failure.sum()), known=int(index.id.isin(known).sum()))
@@ -81,8 +81,8 @@ COLUMNS = ['cycle', 'task', 'n', 'passed', 'solved']
 def pass_rates(
     path: str | Path,   # directory of the flywheel's data
 ) -> pd.DataFrame:
-    """Return a row a cycle and task: `n` trajectories, `passed` (V(s) = 1), and `solved` (successes by the task's own
-    outcome)."""
+    """Return one row per cycle and task: `n` trajectories, `passed` (V(s) = 1), and `solved` (successes by the task's
+    own outcome)."""
     rows = [Store(o).index() for name in POOLS for o in nonempty_pools(path, name)]
     if not rows: return pd.DataFrame(columns=COLUMNS)
     index = pd.concat(rows, ignore_index=True)

@@ -24,10 +24,10 @@ from ..model.rendering import collate
 # %% ../../nbs/60_flywheel/24_streams.ipynb #b3fcaafc
 def quotas(
     weights: Sequence[float],   # (S,), not negative, not all zero
-    total: int,                 # examples a pool
+    total: int,                 # examples per pool
     pools: Sequence[int] = (0,),   # indices of P pools
 ) -> np.ndarray:
-    """Return int64 (P, S): the number of examples of each source in each pool, summing to `total` a row. Raises
+    """Return int64 (P, S): the number of examples of each source in each pool; a row sums to `total`. Raises
     `ValueError` for negative or all-zero weights."""
     w = np.asarray(weights, float)
     if not len(w) or w.min() < 0 or not w.sum() > 0:
@@ -80,9 +80,9 @@ class Stream:
     def __init__(self,
         sources: Mapping[str, Source],                 # by name
         weights: Mapping[str, float] | None = None,    # shares of the examples; default: proportional to the sizes
-                 batch: int = 32,                               # examples a batch
-                 seed: int = 0,
-                 pool: int = 64,                                # batches that are drawn and divided together
+        batch: int = 32,                               # examples per batch
+        seed: int = 0,
+        pool: int = 64,                                # batches that are drawn and divided together
     ):
         if weights and set(weights) != set(sources):
             raise ValueError(f'weights are for {", ".join(weights)}, and the sources are {", ".join(sources)}')

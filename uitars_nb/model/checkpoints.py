@@ -114,7 +114,7 @@ def _foreign(folder):
 def replace_checkpoint(
     folder: str | Path,
 ):
-    "A temporary folder that replaces `folder` at the end. Raises `FileExistsError` if that is no checkpoint."
+    "Context manager: a new folder, which then replaces `folder`. Raises `FileExistsError` if that is no checkpoint."
     folder = Path(folder).resolve()   # a link is kept
     if other := _foreign(folder):
         raise FileExistsError(f'{folder} holds {other}, which is no part of a checkpoint: give another folder')

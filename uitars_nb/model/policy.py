@@ -47,7 +47,7 @@ def predicting_positions(
 ) -> torch.Tensor:
     "bool (B, T): positions that predict response tokens. Raises `ValueError` if a row begins with a response token."
     if own[:, 0].any():
-        raise ValueError('a reply needs a prompt before it: a row of the batch begins with an own token')
+        raise ValueError('a reply needs a prompt before it: a row of the batch begins with a response token')
     return own.roll(-1, 1)
 
 def model_inputs(

@@ -78,7 +78,7 @@ NEEDED = ('*.safetensors', '*.json', '*.jinja', '*.txt', '*.model')   # files to
 def fetching(
     name: str,
 ):
-    "Context: raise `FileNotFoundError` for an unreachable or incomplete checkpoint; silence tensor warnings."
+    "Context manager: turns load errors into `FileNotFoundError`, and silences warnings about tensors."
     logs = [logging.getLogger(f'transformers.{o}') for o in ('modeling_utils', 'integrations.peft')]
     for log in logs: log.addFilter(_errors)
     try: yield
@@ -141,9 +141,9 @@ def _absolute(name): return str(Path(name).absolute()) if Path(name).is_dir() el
 class Checkpoint:
     "A checkpoint: a model, or an adapter with its base model."
     path: str                    # a folder, or owner/name on the Hugging Face hub
-    base: str                    # of the model's weights: the path itself, or that of the adapter's base
+    base: str                    # path of the model's weights: `path` itself, or the adapter's base
     name: str                    # for reports
-    adapter: str | None = None   # the path, if it holds an adapter
+    adapter: str | None = None   # `path`, if it holds an adapter
     saved_dialect: str = ''      # stored with the policy; '': none
     base_weights: str = ''       # fingerprint of the base when the adapter was saved; '': unknown
 
@@ -176,7 +176,7 @@ class Checkpoint:
         return fingerprint(self.path)
 
     def check_base(self):
-        "Raises `ValueError` if the base's weights have changed since the adapter was saved; the hub's are unknown."
+        "Raises `ValueError` if the base's weights have changed since the adapter was saved; skips bases on the hub."
         if not self.adapter or not self.base_weights: return
         if (now := fingerprint(self.base)) not in ('', self.base_weights):
             raise ValueError(f'the adapter in {self.path} was made upon other weights than those in {self.base} '

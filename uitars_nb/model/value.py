@@ -135,7 +135,7 @@ class Critic(ValueModel):
         max_shard_size: str = '5GB',
         state: dict[str, torch.Tensor] | None = None,   # of the whole critic, if the module is sharded (FSDP)
     ):
-        "Write what `from_pretrained` reads: network and head, or the head alone if the network is shared."
+        "Write the critic for `from_pretrained`: network and head, or the head alone if the network is shared."
         with replace_checkpoint(folder) as part:
             if not self.shared:
                 self.model.save_pretrained(part, max_shard_size=max_shard_size, state_dict=state_part(state, 'model.'))
@@ -149,7 +149,7 @@ class Critic(ValueModel):
         policy: Policy | None = None,   # whose network the critic shares, if it was saved so
         **kwargs,                       # of transformers' `from_pretrained`: dtype, device_map, attn_implementation
     ) -> 'Critic':
-        """The critic that was saved. Raises `FileNotFoundError` if the folder holds none, `ValueError` if its network
+        """The saved critic. Raises `FileNotFoundError` if the folder holds none, `ValueError` if its network
         is missing or does not fit the head."""
         if not (Path(folder)/HEAD).exists():
             raise FileNotFoundError(f'{folder} is no critic: it has no {HEAD}. Make one with Critic.from_policy')

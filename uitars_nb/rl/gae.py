@@ -29,7 +29,7 @@ def discounted_sum(
     return y_KM.T.reshape(-1)[:len(x_N)]
 
 def _blocks(x_N):
-    "Split into M blocks of K numbers, padded with zeros: (K, M), a block per column."
+    "(K, M): the vector in M blocks of K numbers, one block per column, padded with zeros."
     return torch.cat([x_N, x_N.new_zeros(-len(x_N) % BLOCK)]).view(-1, BLOCK).T.contiguous()
 
 # %% ../../nbs/50_rl/00_gae.ipynb #5d33fb9b
@@ -73,14 +73,14 @@ def deltas(
                          value_BT[response_BT].to(torch.promote_types(value_BT.dtype, torch.float32)))
     if (reward_BT.count_nonzero() > reward_N.count_nonzero()
             and reward_BT.masked_fill(response_BT, 0.).abs().nansum() > 0):
-        raise ValueError("a reward lies on a token that is not the policy's own: "
-                         '`place_rewards` gives it to the last own token before')
+        raise ValueError("a reward lies on a token that is not the policy's: "
+                         '`place_rewards` puts it on the last response token before')
     length_B, next_N = response_BT.sum(1), value_N.roll(-1)
     next_N[_ends(length_B)] = 0. if last_value_B is None else last_value_B[length_B > 0].to(next_N.dtype)
     delta_N = reward_N + gamma * next_N - value_N
     if not delta_N.isfinite().all():
-        raise ValueError('a reward or value of an own token is not a finite number: '
-                         'look at the critic, and at what gave the rewards')
+        raise ValueError('a reward or value of a response token is not a finite number: '
+                         'look at the critic and at the reward source')
     return delta_N
 
 def _ends(length_B): return (length_B.cumsum(0) - 1)[length_B > 0]

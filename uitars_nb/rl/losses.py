@@ -195,10 +195,10 @@ def grpo_advantages(
 def whiten(
     x_BT: Tensor,            # values
     response_BT: Tensor,     # bool, mask of the response tokens
-    least: float = 1e-8,     # lower bound of the standard deviation that is divided by
-    over: Callable[[float], float] = float,   # mean of a sum over the devices that share the batch
+    least: float = 1e-8,     # lower bound of the standard deviation in the divisor
+    over: Callable[[float], float] = float,   # all-reduce of a sum over the devices that share the batch: their mean
 ) -> Tensor:
-    "Scale to mean 0 and standard deviation 1 over response tokens; 0 elsewhere, and if all values are equal."
+    "(B, T): values scaled to mean 0 and standard deviation 1 over response tokens; 0 elsewhere, and if all are equal."
     total = lambda y_BT: over(float(torch.where(response_BT, y_BT, 0).double().sum()))
     n = total(torch.ones_like(x_BT)) or 1.
     mean = total(x_BT) / n

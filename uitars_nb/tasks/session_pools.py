@@ -23,7 +23,7 @@ from .miniwob.task import BROWSER
 def screens_of(
     names: Iterable[str],  # names of tasks
 ) -> dict:
-    "Return the versions of Chromium and fonts, which shape screens; {} without Chromium if all tasks have an opener."
+    "Return the versions of Chromium and fonts; {} if Chromium is missing and all tasks have an opener."
     try: return versions()
     except FileNotFoundError:   # Chromium is missing; tasks with an opener do not need it
         if all(opener_of(o) for o in names): return {}

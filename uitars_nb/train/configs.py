@@ -54,7 +54,6 @@ class Objective:
     "Settings of the actor's loss. Raises `ValueError` for a number out of range."
     eps_low: float = .2            # clip of the probability ratio below 1, 0 to 1
     eps_high: float = .28          # clip of the ratio above 1; more than eps_low: clip-higher
-    stale_cap: float = 2.          # largest importance weight of a stale token, at least 1
     mean: Literal['token', 'sequence'] = 'token'   # average the loss over tokens or over trajectories
     entropy: float = 0.            # weight of the entropy bonus
     kl: float = 0.                 # weight of the divergence from the reference policy
@@ -68,9 +67,6 @@ class Objective:
         if self.mean not in means: raise ValueError(f'no mean {self.mean!r}; there are {", ".join(means)}')
         check_numbers(self, positive='eps_high temperature top_p dual_clip', weights='entropy kl positive_nll',
                       shares='eps_low top_p')
-        if self.stale_cap < 1:
-            raise ValueError(f'stale_cap is {self.stale_cap}, and has to be at least 1, '
-                             'the weight of an on-policy token')
         if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
             raise ValueError(f'dual_clip is {self.dual_clip}, and has to lie above 1 + eps_high = {1 + self.eps_high}: '
                              'below it, it would clip what the first clip leaves alone')
@@ -94,7 +90,7 @@ class PPOConfig:
     updates: int = 100                  # updates of the policy
     epochs: int = 2                     # passes over the samples of an update
     minibatches: int = 4                # optimiser steps per epoch
-    part_tokens: int = 8192             # tokens of a micro-batch; a minibatch is split into as many as it needs
+    micro_batch_tokens: int = 8192      # tokens of a micro-batch; a minibatch is split into as many as it needs
     lr: float = 1e-4                    # learning rate of the actor
     critic_lr: float = 2e-4             # learning rate of the critic
     muon: bool = False                  # Muon for matrices; else AdamW for all parameters
@@ -108,7 +104,6 @@ class PPOConfig:
     gae_lambda_policy: float = .95      # GAE's lambda of the actor, a lower bound; 0: by length alone
     gae_lambda_value: float = 1.        # GAE's lambda of the critic; 1: Monte-Carlo returns
     length_adaptive_alpha: float | None = .05   # lambda = 1 - 1 / (alpha length) if larger; None: one lambda for all
-    whiten: bool = True                 # normalise PPO's advantages to mean 0 and deviation 1
     group_scale: bool = True            # divide GRPO's advantages by the deviation of their group's outcomes
     value_clip: float | None = None     # values move at most this far in an update; None: any distance
     objective: Objective = field(default_factory=Objective)
@@ -122,7 +117,7 @@ class PPOConfig:
 
     def __post_init__(self):
         check_algorithm(self.algorithm)
-        check_numbers(self, positive='updates epochs minibatches replay_batches part_tokens lr critic_lr '
+        check_numbers(self, positive='updates epochs minibatches replay_batches micro_batch_tokens lr critic_lr '
                                      'length_adaptive_alpha value_clip',
                       weights='decay warmup clip replay_weight',
                       shares='lr_decay momentum gamma gae_lambda_policy gae_lambda_value')

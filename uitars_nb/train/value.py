@@ -21,11 +21,12 @@ from .collector import RolloutBatch
 from .configs import SHARED_LR, PPOConfig
 from .devices import checkpoint_activations, local_backward, gather_over_devices, shard_models
 from .experience import build_experience
-from .rollout_metrics import reduce_metrics
 from .optim import MuonAdamW, groups
-from .ppo import critic_metrics
+from .passes import cache_image_features, response_states, supports_prompt_bundles
+from .rollout_metrics import reduce_metrics
 from .sft import freeze
-from .update import critic_steps, cache_image_features, optimiser_steps, response_states, compute_returns, supports_prompt_bundles
+from .update import compute_returns, critic_steps, optimiser_steps
+from .update_metrics import critic_metrics
 
 # %% ../../nbs/70_train/28_value.ipynb #d6d762e2
 def has_converged(
@@ -45,41 +46,41 @@ def has_converged(
 @dataclass(frozen=True)
 class ValueConfig:
     "Settings of value pretraining. Raises `ValueError` for a number out of range."
-    batches: int = 200          # at most
+    batches: int = 200          # most batches
     epochs: int = 2             # passes over a batch's samples
     minibatches: int = 4        # optimiser steps per epoch
-    part_tokens: int = 8192     # most tokens of a micro-batch
+    micro_batch_tokens: int = 8192     # most tokens of a micro-batch
     lr: float = 4e-4
-    muon: bool = False
+    muon: bool = False          # Muon for matrices of a separate critic
     shared: bool = False        # the critic is a head over the policy's hidden states
-    decay: float = 0.
-    clip: float = 1.
+    decay: float = 0.           # weight decay
+    clip: float = 1.            # largest norm of a gradient
     gamma: float = 1.
     gae_lambda_value: float = 1.   # 1: Monte-Carlo returns; below 1: bootstrapped from the critic
     least: int = 20             # batches before the criterion counts: an untrained critic's curves are flat too
     window: int = 8             # batches, of the criterion
-    tolerance: float = .02      # likewise
-    shaping: Shaping = field(default_factory=Shaping)   # what PPO will use
+    shaping: Shaping = field(default_factory=Shaping)   # that of the RL training
     frozen: tuple[str, ...] = ()    # name prefixes of parameters that are not trained
     checkpointing: bool = False     # as in `train.ppo.PPOConfig`
     seed: int = 0
 
     def __post_init__(self):
-        check_numbers(self, positive='batches epochs minibatches part_tokens lr window',
-                      weights='decay clip least tolerance', shares='gamma gae_lambda_value')
+        check_numbers(self, positive='batches epochs minibatches micro_batch_tokens lr window',
+                      weights='decay clip least', shares='gamma gae_lambda_value')
 
-# settings that value pretraining takes from the PPO run
-SAME = ('part_tokens', 'muon', 'shared', 'decay', 'clip', 'gamma', 'gae_lambda_value', 'shaping', 'frozen',
+# settings that value pretraining takes from the RL training
+SAME = ('micro_batch_tokens', 'muon', 'shared', 'decay', 'clip', 'gamma', 'gae_lambda_value', 'shaping', 'frozen',
         'checkpointing', 'seed')
 
 def value_config(
     practice: PPOConfig,   # settings of the RL training that follows
-    batches: int,          # at most
+    batches: int,          # most batches
     lr: float = 0.,        # 0: `critic_lr` of the RL training
 ) -> ValueConfig:
     "Settings of the value pretraining before an RL training run."
     return ValueConfig(batches=batches, lr=lr or practice.critic_lr, **{k: getattr(practice, k) for k in SAME})
 
+# %% ../../nbs/70_train/28_value.ipynb #d45ad5e5
 class ValuePretraining(L.LightningModule):
     "Trains a critic on the returns of a fixed policy, and stops the trainer at convergence or at the limit."
     def __init__(self,
@@ -101,8 +102,8 @@ class ValuePretraining(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         "The critic's optimiser. A shared critic's head does not use Muon."
-        return MuonAdamW(groups(self.critic.named_parameters(), self.config.lr, self.config.decay,
-                                self.config.muon and not self.critic.shared))
+        muon = self.config.muon and not self.critic.shared
+        return MuonAdamW(groups(self.critic.named_parameters(), self.config.lr, self.config.decay, muon))
 
     def on_train_start(self):
         "For a shared critic, move the policy, which is not a submodule, to the device of the module."
@@ -116,7 +117,7 @@ class ValuePretraining(L.LightningModule):
     def converged(self) -> bool:
         "Whether the criterion is met after at least `least` batches."
         c = self.config
-        return len(self.losses) >= c.least and has_converged(self.losses, self.explained, c.window, c.tolerance)
+        return len(self.losses) >= c.least and has_converged(self.losses, self.explained, c.window)
 
     @property
     def done(self) -> bool:
@@ -125,14 +126,20 @@ class ValuePretraining(L.LightningModule):
 
     def training_step(self, batch: RolloutBatch, batch_idx: int):
         "Measure the critic on a batch, train it, and stop the trainer if done."
-        exp = build_experience(batch.trajs, batch.rewards, supports_prompt_bundles(self.critic.model))
-        if not self.critic.shared: exp = cache_image_features(exp, [self.critic.model], self.policy.processor)
-        states = response_states(self.policy, exp, self.config.part_tokens)[1] if self.critic.shared else None
+        exp, shared = self.experience(batch), self.critic.shared
+        states = response_states(self.policy, exp, self.config.micro_batch_tokens)[1] if shared else None
         steps = optimiser_steps(exp, self.config, np.random.default_rng((self.config.seed, len(self.losses) + 1)))
-        value = critic_steps(self.critic, self.policy, exp, self.optimizers(), steps, self.config, local_backward(self), states=states)
-        measures = critic_metrics(value, compute_returns(exp, value, self.config, 1.)) | dict(success=float(exp.success_B.float().mean()))
-        measures = reduce_metrics(gather_over_devices(measures))   # so that all devices find the curves flat at the same batch
-        self.losses.append(measures['value_loss'])
-        self.explained.append(measures['explained_variance'])
-        for logger in self.trainer.loggers: logger.log_metrics(measures, len(self.losses))
+        value = critic_steps(self.critic, self.policy, exp, self.optimizers(), steps, self.config,
+                             local_backward(self), states=states)
+        metrics = critic_metrics(value, compute_returns(exp, value, self.config, 1.))
+        metrics |= dict(success=float(exp.success_B.float().mean()))
+        metrics = reduce_metrics(gather_over_devices(metrics))   # so that all devices stop at the same batch
+        self.losses.append(metrics['value_loss'])
+        self.explained.append(metrics['explained_variance'])
+        for logger in self.trainer.loggers: logger.log_metrics(metrics, len(self.losses))
         self.trainer.should_stop = self.done
+
+    def experience(self, batch: RolloutBatch):
+        "Experience of a batch, with cached image features for a separate critic."
+        exp = build_experience(batch.trajs, batch.rewards, supports_prompt_bundles(self.critic.model))
+        return exp if self.critic.shared else cache_image_features(exp, [self.critic.model], self.policy.processor)

@@ -74,7 +74,7 @@ WORDS = 'words.vtt', 'words.srt', 'words.json'   # possible names of the transcr
 def said_in(
     recorded: RecordedSession,
 ) -> list[Utterance]:
-    "Return the utterances in the time of the events; [] without a transcript. Raises as `read_transcript`."
+    "Return the utterances, timed on the events' clock; [] without a transcript. Raises as `read_transcript`."
     path = next((o for name in WORDS if (o := recorded.folder/name).exists()), None)
     shifted = lambda o: replace(o, start=o.start + recorded.voice_at, end=o.end + recorded.voice_at)
     return [shifted(o) for o in read_transcript(path)] if path else []

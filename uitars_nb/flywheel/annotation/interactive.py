@@ -164,7 +164,7 @@ def journal_line(
 class AnnotationDesk(RequestQueue):
     "Connects agents that ask with annotators who answer, on one event loop."
     def __init__(self,
-        journal: str | Path | None = None,   # a JSON Lines file, one line a decision
+        journal: str | Path | None = None,   # a JSON Lines file, one line per decision
         patience: float = 60.,               # seconds of silence after which an annotator counts as gone
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -216,7 +216,7 @@ LIMITS = EpisodeLimits(think_seconds=3600., tokens=10_000_000)
 # %% ../../../nbs/60_flywheel/50_annotation/00_interactive.ipynb #bfa21713
 @dataclass(frozen=True)
 class Annotating:
-    "Makes agents that are decided at a desk. Call it with session, task and spec to get the agent of one episode."
+    "Agents whose decisions come from a desk. Call it with session, task and spec to get the agent of one episode."
     desk: AnnotationDesk
     players: tuple[MakeAgent, ...] = ()   # each makes one proposal
 
@@ -249,7 +249,7 @@ async def _propose(player, steps, obs):
 def acceptance(
     rows: Iterable[dict],   # of a desk's journal
 ) -> pd.DataFrame:
-    "Return a table by task: decisions, share of each kind, median seconds a decision; the last row covers all tasks."
+    "Return a table by task: decisions, share of each kind, median seconds per decision; the last row has all tasks."
     table = pd.DataFrame(rows, columns=['task', 'kind', 'seconds'])
     return pd.DataFrame([_kinds(name, o) for name, o in [*table.groupby('task'), ('all', table)]]).set_index('task')
 

@@ -43,7 +43,7 @@ def _point(e: UIEvent, size) -> tuple[int, int]:
     "Return the pointer's grid point, clipped to the screen."
     return to_grid((min(max(e.x, 0), size[0]), min(max(e.y, 0), size[1])), size)
 
-def _pressed(down: UIEvent, up: UIEvent, size) -> tuple[Action, ...]:
+def _button_actions(down: UIEvent, up: UIEvent, size) -> tuple[Action, ...]:
     "Return the actions of a button between press and release."
     a, b = _point(down, size), _point(up, size)
     still = abs(up.x - down.x) <= SPOT and abs(up.y - down.y) <= SPOT
@@ -52,7 +52,7 @@ def _pressed(down: UIEvent, up: UIEvent, size) -> tuple[Action, ...]:
     return Action('mouse_down', dict(point=a, button=down.button)), Action('mouse_up',
                                                                            dict(point=b, button=down.button))
 
-def _doubles(before: RecordedAction | None, rec: RecordedAction, size) -> bool:
+def _is_double_click(before: RecordedAction | None, rec: RecordedAction, size) -> bool:
     "Whether a click and the one before form a double click."
     if (not before or [o.name for o in (*before.actions, *rec.actions)] != ['click', 'click']
         or rec.start - before.start > DOUBLE_CLICK):
@@ -75,7 +75,7 @@ class _Hand:
 
     def add(self, rec: RecordedAction):
         "Append an action; a second click may make the last one a double click."
-        if _doubles(last := self.recorded[-1] if self.recorded else None, rec, self.size):
+        if _is_double_click(last := self.recorded[-1] if self.recorded else None, rec, self.size):
             self.recorded[-1] = replace(last, end=rec.end, actions=(Action('left_double', last.actions[0].args),))
         else: self.recorded.append(rec)
         self.text = ''
@@ -98,7 +98,7 @@ class _Hand:
 # %% ../../../nbs/60_flywheel/50_annotation/10_ui_events.ipynb #2e24ce12
 AGAIN = .6   # maximum gap between repeats of a hotkey or wheel notches, s
 
-def _goes_on(hand: _Hand, at: float, action: Action) -> bool:
+def _add_repeat(hand: _Hand, at: float, action: Action) -> bool:
     "Append a repeated action to the last recorded one; return whether it was a repeat."
     last = hand.recorded[-1] if hand.recorded else None
     if not last or last.actions[-1] != action or at - last.end > AGAIN or hand.text: return False
@@ -116,9 +116,9 @@ def _key(hand: _Hand, e: UIEvent):
         hand.write(e.at, '\n'); hand.text = ''; return
     if e.key == 'backspace' and not hand.held and hand.take_back(e.at): return
     action = Action('hotkey', dict(key=' '.join([*hand.held, e.key])))
-    if not _goes_on(hand, e.at, action): hand.add(RecordedAction(e.at, e.at, (action,)))
+    if not _add_repeat(hand, e.at, action): hand.add(RecordedAction(e.at, e.at, (action,)))
 
-def _let_go(hand: _Hand, e: UIEvent):
+def _release(hand: _Hand, e: UIEvent):
     "Process a key release; alt or meta alone opens a menu."
     hand.held = [o for o in hand.held if o != e.key]
     if hand.alone == e.key in ('alt', 'meta'):
@@ -150,11 +150,11 @@ def recorded_actions(
         if e.kind not in KINDS: raise ValueError(f'no kind of event {e.kind!r}; there are {", ".join(KINDS)}')
         if e.kind in ('down', 'wheel') or e.kind == 'press' and e.key not in MODIFIERS: hand.alone = ''
         if e.kind == 'press': _key(hand, e)
-        elif e.kind == 'release': _let_go(hand, e)
+        elif e.kind == 'release': _release(hand, e)
         elif e.kind == 'wheel': _wheel(hand, e)
         elif e.kind == 'down': hand.downs[e.button] = e
         elif e.kind == 'up' and (down := hand.downs.pop(e.button, None)):
-            hand.add(RecordedAction(down.at, e.at, _with_keys(hand.held, _pressed(down, e, size))))
+            hand.add(RecordedAction(down.at, e.at, _with_keys(hand.held, _button_actions(down, e, size))))
     return [_in_scrolls(o) for o in hand.recorded]
 
 def _in_scrolls(rec: RecordedAction) -> RecordedAction:

@@ -68,7 +68,7 @@ def an_order(rng: random.Random) -> tuple[str, str]:
 
 # each returns (problem, problem with its solution)
 PROBLEMS: tuple[Callable[[random.Random], tuple[str, str]], ...] = (a_sum, an_unknown, a_goal, goals, an_order)
-# relative frequencies, equal by cost of an error
+# relative frequencies of the problems
 OFTEN = 2, 2, 2, 1, 2
 
 # %% ../../../nbs/60_flywheel/00_perception/45_arithmetic.ipynb #53d24042
@@ -78,7 +78,7 @@ def arithmetic_text(
     rng: random.Random,
     problems: Sequence[Callable],   # of PROBLEMS
 ) -> tuple[str, str]:
-    "Return the question and the reply, one line a problem."
+    "Return the question and the reply, one line per problem."
     asked, said = zip(*(problem(rng) for problem in problems))
     return '\n'.join((ASKED, *asked)), '\n'.join(said)
 

@@ -33,7 +33,7 @@ def page_levels(
 async def sheet_pages(
     session,              # from `flywheel.perception.pages.sheet_session`
     shard: int,           # number of the shard
-    per: int = 1000,      # pages a shard
+    per: int = 1000,      # pages per shard
     split: str = 'train',
     kind: str | None = None,  # see `render_sheet`
 ) -> list[LabelledPage]:
@@ -98,7 +98,7 @@ async def collect_pages(
     tasks: int = 0,             # shards of first screens
     episodes: int = 0,          # shards of whole episodes
     names: Sequence[str] = (),  # task names
-    per: int = 1000,            # pages a shard of sheets
+    per: int = 1000,            # pages per shard of sheets
     split: str = 'train',
     progress: bool = True,
 ) -> list[Path]:

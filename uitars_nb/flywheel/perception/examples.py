@@ -35,8 +35,8 @@ def answer_ids(
     page: LabelledPage,
     policy: Policy,      # sets dialect and tokens
 ) -> np.ndarray:
-    """Return int32 (n,): the answer's tokens in the policy's dialect; one token a letter if the small policy reads it
-    off the page."""
+    """Return int32 (n,): the answer's tokens in the policy's dialect; one token per letter if the answer is text that
+    the small policy reads off the page."""
     reply = question.reply(policy.dialect, page.size)
     if not hasattr(policy.model, 'target') or _letters_of(question, page) is None: return policy.encode(reply)
     return np.concatenate([policy.encode(o) for o in reply])
@@ -54,7 +54,7 @@ def looked_at(
     reply: np.ndarray,   # int (n,), the answer's tokens
     policy: Policy,      # sets dialect and tokens
 ) -> np.ndarray:
-    "Return int32 (n,): for each token the cell (`model.nano.pointing.cell_at`) of what it names, -1 if unknown."
+    "Return int32 (n,): cell (`model.nano.pointing.cell_at`) of the letter or element that each token names, or -1."
     out = np.full(len(reply), -1, np.int32)
     if question.box or not question.about: return out
     out[0] = _cell_at(question.about, page.size)
@@ -140,8 +140,8 @@ def change_example(
 def page_examples(
     pages: Iterable[LabelledPage],
     policy: Policy,
-    n: int = 8,                     # maximum questions a page
-    together: int = 1,              # maximum questions an example
+    n: int = 8,                     # maximum questions per page
+    together: int = 1,              # maximum questions per example
 ) -> Iterator[TrainingExample]:
     "Yield the examples of pages; the pages of an episode have to be in order."
     before = None
@@ -160,7 +160,7 @@ def shard_examples(
     policy: Policy,
     n: int = 8,
     split: str = 'train',
-    together: int = 1,             # maximum questions an example
+    together: int = 1,             # maximum questions per example
 ) -> Iterator[TrainingExample]:
     "Yield the examples of stored pages. Raises `ValueError` for a page of another split."
     for path in paths: yield from page_examples(load_pages(path, split), policy, n, together)

@@ -83,9 +83,9 @@ def page_of(
 ) -> LabelledPage:
     "Return the labelled page from a browser's screenshot and labels."
     chars = np.array(said['chars'], np.int32).reshape(-1, 5)
-    return LabelledPage(np.ascontiguousarray(screen), chars, tuple(map(_said, said['elements'])), **more)
+    return LabelledPage(np.ascontiguousarray(screen), chars, tuple(map(_element_of_label, said['elements'])), **more)
 
-def _said(o):
+def _element_of_label(o):
     return Element(o['k'], tuple(o['b']), o['t'], o['l'], colour_name(o['c']), colour_name(o['i']), tuple(o['s']),
                    o['o'])
 
@@ -152,7 +152,7 @@ def target_cells(
 def soften(
     screen: np.ndarray,  # uint8 (h, w, 3)
     keep: int = 32,      # px; colours that cover at least this stay unchanged
-    levels: int = 8,     # levels a channel for other colours
+    levels: int = 8,     # levels per channel for other colours
 ) -> np.ndarray:
     "Return `screen` with its rare colours rounded."
     code, where, count = np.unique(_codes(screen), return_inverse=True, return_counts=True)

@@ -55,7 +55,7 @@ async def sheet_session(
 # %% ../../../nbs/60_flywheel/00_perception/05_pages.ipynb #dde13a6f
 async def render_sheet(
     session,                          # from `sheet_session`
-    seeds: Sequence[int],             # one seed a page
+    seeds: Sequence[int],             # one seed per page
     levels: float | Sequence[float] = 1.,  # 0 (few large words) to 1 (full); for all pages or each
     kind: str | None = None,          # only this kind: 'strings', or 'words' | 'colours' | 'boxes' for probes
 ) -> list[LabelledPage]:
@@ -90,7 +90,7 @@ async def label_screen(
     "Return the labelled page that the session shows. Raises `RuntimeError` if the page cannot be labelled."
     source, (w, h) = reading_file('labels.js').read_text(), session.config.size
     labels = await session.evaluate(f'{source}; labels(document.body, [0, 0, {w}, {h}])')
-    if labels is None: raise RuntimeError('the page does not say what stands on it: a dialog may hold it')
+    if labels is None: raise RuntimeError('the page returned no labels: a dialog may block it')
     return page_of((await session.observe()).screenshot, labels, **more)
 
 # %% ../../../nbs/60_flywheel/00_perception/05_pages.ipynb #87b47217
@@ -108,16 +108,16 @@ async def label_task(
     split: str = 'train',       # required split of every seed
     every: int = 20,            # seeds between page loads
 ) -> AsyncIterator[LabelledPage]:
-    """Yield the first screens of a task; on every second one some controls were used. Raises `ValueError` for a seed
-    of another split."""
-    _all_of(split, name, seeds)
+    """Yield the first screens of a task; on every second screen some controls have been used at random. Raises
+    `ValueError` for a seed of another split."""
+    _check_seeds(split, name, seeds)
     for i, seed in enumerate(seeds):
         if i % every: said = await session.evaluate(ANEW, dict(seed=seed))
         else: said = (await get_task(name).setup(session, TaskSpec(name, seed, split=split))).instruction
         if i % 2: await session.evaluate(PLAY, seed)
         yield await label_screen(session, source=name, seed=seed, instruction=said)
 
-def _all_of(split, name, seeds):
+def _check_seeds(split, name, seeds):
     for seed in seeds:
         if split_of(seed) != split: raise ValueError(f'{name}:{seed} is of the {split_of(seed)} split, not {split}')
 
@@ -131,7 +131,7 @@ async def label_episodes(
 ) -> AsyncIterator[LabelledPage]:
     """Yield the screens of oracle episodes in order, without the final screen after the task's end. Raises
     `ValueError` for a seed of another split."""
-    _all_of(split, name, seeds)
+    _check_seeds(split, name, seeds)
     task = get_task(name)
     for seed in seeds:
         spec = await task.setup(session, TaskSpec(name, seed, split=split))

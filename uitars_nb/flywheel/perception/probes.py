@@ -76,10 +76,10 @@ def is_right(
 
 def tally(
     suite: Sequence[Probe],
-    answers: Sequence[str],  # one a probe
+    answers: Sequence[str],  # one per probe
     dialect: Dialect,        # dialect of the model
 ) -> dict[str, tuple[int, int]]:
-    "Return the number of right answers and of answers, by kind of probe."
+    "Return kind of probe -> (number of right answers, number of answers)."
     right = {}
     for probe, answer in zip(suite, answers, strict=True):
         k, n = right.get(probe.kind, (0, 0))

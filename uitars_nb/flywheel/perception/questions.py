@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from . import pointing
-from . import telling  # importing it fills FAMILIES
+from . import telling  # importing both modules fills FAMILIES
 from .labels import SHAPES, Element, LabelledPage
 from .words import FAMILIES, Question, element_word, hits, unique_items
 
@@ -35,22 +35,25 @@ def changes(
     before: LabelledPage,
     after: LabelledPage,
 ) -> list[str]:
-    "Return the differences of the second screen, in words."
-    old, new = ({_same(o): o for o in unique_items(_things(page), _same)} for page in (before, after))
-    told = [text for k in old if k in new for text in _differs(old[k], new[k])]
-    gone, came = ([_named(d[k]) for k in d if k not in e] for d, e in ((old, new), (new, old)))
+    "Return the differences between two screens in words, one per entry."
+    old, new = ({_identity(o): o for o in unique_items(_compared(page), _identity)} for page in (before, after))
+    told = [text for k in old if k in new for text in _differences(old[k], new[k])]
+    gone, came = ([_description(d[k]) for k in d if k not in e] for d, e in ((old, new), (new, old)))
     return told + [f'{o} is gone' for o in gone if o] + [f'{o} has appeared' for o in came if o]
 
-def _things(page): return [o for o in page.elements if o.owner < 0 or o.kind != 'text']
+def _compared(page): return [o for o in page.elements if o.owner < 0 or o.kind != 'text']
 
-def _same(o):
+def _identity(o):
     "Return the identity of an element on both screens."
     if o.kind in ('field', 'textarea', 'select'): return o.kind, o.box
     return (o.kind, o.text, o.box) if o.kind in ('text', *SHAPES) else (o.kind, o.label or o.text)
 
-def _named(o): return f'{element_word(o)} "{o.text or o.label}"' if (o.text or o.label) and len(o.text) <= 40 else ''
+def _description(o):
+    "Return kind and text of an element; '' if it has no text or a long one."
+    return f'{element_word(o)} "{o.text or o.label}"' if (o.text or o.label) and len(o.text) <= 40 else ''
 
-def _differs(a, b):
+def _differences(a, b):
+    "Yield the changes of one element in words."
     writable = b.kind in ('field', 'textarea', 'select')   # identified by the label alone, since its text changes
     name = f'{element_word(b)} "{known}"' if (known := b.label or ('' if writable else b.text)) else element_word(b)
     for state in ('checked', 'selected', 'open', 'disabled'):

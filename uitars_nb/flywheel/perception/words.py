@@ -25,7 +25,7 @@ def grid_point(
     xy: tuple[float, float],  # px
     size: tuple[int, int],    # of the screen, px
 ) -> tuple[int, int]:
-    "Return the grid point, rounded to the small policy's steps, nearest to a pixel."
+    "Return the grid point of a pixel, rounded to the small policy's steps."
     return tuple(min(GRID, max(0, round(GRID * v / side / STEP) * STEP)) for v, side in zip(xy, size, strict=True))
 
 def hits(

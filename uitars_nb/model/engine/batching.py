@@ -77,7 +77,7 @@ class Prefixes(ByteLRU):
         self.room = 1 << 12     # number of hashes at which those of evicted entries are removed
 
     def find(self, job: GenerationRequest) -> list[torch.Tensor] | None:
-        "Cached keys and values of a request's prefix; sets its length. None if it has no key."
+        "Cached keys and values of a request's prefix; sets `job.filled` to its length. None if there are none."
         job.filled = 0
         if not job.key: return None
         mine = self._match(job, (job.key, 'last' if (job.key, 'last') in self else 'first'))
@@ -161,13 +161,13 @@ def running_prefix(
 
 def must_wait(
     job: GenerationRequest,
-    others: Sequence[GenerationRequest],   # that are computed first
+    others: Sequence[GenerationRequest],   # requests that are computed first
 ) -> bool:
     "Whether a request should wait for another one that computes its prefix."
     return bool(job.key) and any(worthwhile_prefix(job, job.begins(o.content)) > job.filled for o in others)
 
 # %% ../../../nbs/30_model/50_engine/20_batching.ipynb #5d09e7c1
-SHELF = 1 << 30   # bytes on a CPU, and at least on a GPU
+SHELF = 1 << 28   # bytes on a CPU, and at least on a GPU
 SHARE = .2        # of a GPU's free memory: one screen takes hundreds of MB in a large model
 
 def shelf_bytes(
@@ -201,7 +201,7 @@ class BatchSlots:
         self.jobs, self.count = [], self.passes.count
 
     def find(self, job: GenerationRequest) -> list[torch.Tensor] | None:
-        "Keys and values of a request's prefix, from the prefix cache or a running slot; sets its length."
+        "Keys and values of a request's prefix, from the prefix cache or a running slot; sets `job.filled`."
         saved, (n, row) = self.prefixes.find(job), running_prefix(job, self.jobs)
         if n <= job.filled: return saved
         job.filled = n

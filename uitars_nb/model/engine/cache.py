@@ -133,7 +133,7 @@ class SlotCache(Cache):
         for x, kept in zip(self.tensors(), saved, strict=True): x[row, :, :n] = kept[:, :n]
 
     def wipe(self, row: int):
-        "Zero a row that contains NaN: a mask multiplies by 0, which does not remove NaN."
+        "Zero a row that contains NaN, which no attention mask hides."
         for x in self.tensors(): x[row].zero_()
 
     def move(self, row: int, to: int, n: int):

@@ -120,11 +120,11 @@ class Preparation:
         self._thread = ThreadPoolExecutor(1, 'engine-prepare', torch.get_num_threads)
 
     def door(self) -> asyncio.Semaphore:
-        "The running event loop's semaphore for requests inside."
+        "The semaphore that limits the admitted requests of the running event loop."
         return self._doors.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.limit))
 
     async def run(self, work: Callable):
-        "The result of a call in the thread."
+        "Call `work` in the thread; its result."
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self):
@@ -137,10 +137,10 @@ class Engine:
     def __init__(self,
         policy,                         # a `Policy`; the engine owns its model
         max_batch: int = 16,            # requests in a forward pass
-        queue: int = 64,                # requests inside at a time, for each event loop; more wait
+        queue: int = 64,                # requests admitted at a time by each event loop; more wait
         context: int = 0,               # maximum number of tokens, prompt and reply together; 0: the model's
         prefix_bytes: int | None = None,   # limit of the prefix cache; None: 1 GiB, or a share of the GPU's free memory
-        image_bytes: int = 1 << 30,     # limit of the image cache
+        image_bytes: int = 1 << 28,     # limit of the image cache
         version: int = 0,               # of the weights
         threads: int = 0,               # of a forward pass on the CPU; 0: as elsewhere in the process
     ):

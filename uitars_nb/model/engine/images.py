@@ -97,7 +97,7 @@ def split_features(
 def join_features(
     sights: Sequence[ImageEntry],  # encoded
 ) -> dict:
-    "The model input `mm_encoder_outputs`, with the images in order."
+    "The model input `mm_encoder_outputs` for these images, in order."
     parts = [o.features for o in sights]
     layers = lambda k: [list(o) for o in zip(*(p[k] for p in parts))]
     both = {k: layers(k) if isinstance(parts[0][k], list) else [p[k] for p in parts] for k in parts[0]}
@@ -108,7 +108,7 @@ class ImageCache:
     "Images and their features by content."
     def __init__(self,
         processor,                   # of the policy
-        nbytes: int = 1 << 30,       # memory limit of images and features
+        nbytes: int = 1 << 28,       # memory limit of images and features
         device='cpu',
     ):
         self.processor, self.device = processor, device

@@ -89,7 +89,7 @@ class GenerationRequest(PreparedPrompt):
 
     @property
     def content(self) -> np.ndarray:
-        "Tags of all its tokens, those of the reply included."
+        "Tags of all tokens of prompt and reply."
         return np.concatenate([self.tags, np.array(self.ids, np.int64)])
 
     def tagged(self) -> np.ndarray:

@@ -68,7 +68,7 @@ def nano_config(
     **kwargs,              # further fields of `NanoVLConfig`
 ) -> NanoVLConfig:
     "Configuration of a small policy for a tokenizer."
-    # fine-grained cross-attention follows these layers; the second uses what the first found one token before
+    # fine-grained cross-attention follows these layers; the second uses the first one's result at the token before
     middle, later = layers // 2, layers * 2 // 3
     order = [o for i in range(layers) for o in (i, *['glimpse'] * (glimpses > 1 and i == middle),
                                                 *['glimpse'] * (glimpses > 0 and i == later))]

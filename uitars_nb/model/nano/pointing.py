@@ -49,7 +49,7 @@ def point_targets(
     names: tuple[np.ndarray, np.ndarray],   # as `point_ids` returns them
     size: tuple[int, int],                  # height, width of the newest screen
 ) -> list[tuple[int, int]]:
-    "For each point in the response tokens: the position that predicts it, and the cell in which it lies."
+    "For each point in the response tokens: the position (0 to T) that predicts it, and the cell in which it lies."
     return [(int(t) - 1, _cell(ids, t, names, size)) for t in _points(ids, own, names)]
 
 def _points(ids, where, names):
@@ -67,7 +67,7 @@ def point_rows(
     image: int,                                # id of an image token
     names: tuple[np.ndarray, np.ndarray],      # as `point_ids` returns them
     sizes: Sequence[tuple[int, int] | None],   # height, width of each row's newest screen; None without a screen
-    named_BT: np.ndarray | None = None,        # int: cell of what each token names, -1 if unknown
+    named_BT: np.ndarray | None = None,        # int: cell of the letter or element each token names, -1 if unknown
 ) -> dict[str, np.ndarray] | None:
     """`point_at`: int64 (n, 2), row and position of each query; `point_cell`: int64 (n,), its target cell;
     `sight`: int64 (B, K), positions of each row's newest image tokens, padded with -1. None without targets."""

@@ -236,7 +236,7 @@ async def launch(
     timeout: float = 30,            # seconds for the browser to answer
     on_demand: bool | None = None,  # draw on demand; None: if it is a headless shell
 ) -> Chromium:
-    "Start a browser. Raises `RuntimeError` if it fails to start twice."
+    "Start a browser. Raises `RuntimeError` if it fails to start twice in a row."
     path = path or find_chromium()
     on_demand = is_shell(path) if on_demand is None else on_demand
     args = flags(*extra, on_demand=on_demand)

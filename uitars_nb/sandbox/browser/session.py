@@ -49,7 +49,7 @@ async def run_script(context: GuardedContext, source: str) -> dict | None:
     return answer and answer[0]
 
 def _not_expression(answer):
-    "True if the source was not an expression, so that none of it ran."
+    "True if `answer` is a syntax error of the source itself, so that none of it ran."
     error = answer.get('exceptionDetails', {})
     return (error.get('exception', {}).get('className') == 'SyntaxError'
         and error['text'] == 'Uncaught' and 'stackTrace' not in error)
@@ -71,7 +71,7 @@ async def evaluate_script(
 FACTS = dict(expression='[document.title, location.href]', returnByValue=True)
 
 async def capture(context: GuardedContext, page: Page) -> bool:
-    "Update the screenshot, title and address of `page`; False if there was none to take and no dialog has opened."
+    "Update the screenshot, title and address of `page`; False if there was no screenshot to take and no open dialog."
     try:
         answers = await context.answers(
             shoot(page, context.size, context.config.scale), page.cdp.send('Runtime.evaluate', FACTS), page=page)
@@ -96,7 +96,7 @@ async def look(context: GuardedContext) -> Page:
     raise PageFailure(StopReason.ENV_TIMEOUT, f'{short(page.url)} never stood still for a screenshot')
 
 def observation(context: GuardedContext, page: Page) -> Observation:
-    "The observation of `page` after `look`, with its dialog drawn; it takes the events of the context."
+    "The observation of `page` after `look`, with its dialog drawn; empties the context's event log."
     screen = dialogs.draw(page.dialog, context.screen) if page.dialog else context.screen
     events, context.events = context.events.told(), EventLog()
     tabs = tuple(Tab(p.title, p.url, p is page) for p in context.pages)
@@ -141,8 +141,8 @@ class EpisodeContext(GuardedContext):
     def forget(self) -> None:
         "Set the state of a context without tabs."
         super().forget()
-        self.fresh = False       # nothing has happened since the last reset
-        self.stale = False       # still in the state that another episode left
+        self.fresh = False       # True: nothing has happened since the last reset
+        self.stale = False       # True: the page is still in the state that another episode left
         self.home = None         # URL and load count of the page that a task opened
 
     @property
@@ -176,7 +176,7 @@ class EpisodeContext(GuardedContext):
 
     async def start(self,
         url: str,             # page of the task, as for `goto`
-        again: bool = False,  # the caller sets all page state again, so an open page need not be loaded
+        again: bool = False,  # the caller sets all page state itself, so an open page need not be loaded
     ) -> None:
         "Start an episode at `url`: reset and load, or with `again` rewind the open page if possible."
         if again and may_rewind(self, url): return await rewind(self)

@@ -62,7 +62,7 @@ def begin(
     limits: dict,
     group: int | None = None,
 ) -> tuple[int, int]:
-    "Process id of a child that becomes the ordered program, and a pipe: its end means success, else it holds an errno."
+    "Start a child that becomes the ordered program; returns its process id, and a pipe: empty on success, else an errno."
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -44,8 +44,8 @@ def check_quota(
 class WaitingRoom:
     "Requests that wait for a slot."
     def __init__(self,
-        grow: Callable[[WorkerPool], None],     # called when somebody waits in a pool
-        give_back: Callable[[Lease], None],     # ends a lease that nobody waits for any more
+        grow: Callable[[WorkerPool], None],     # called when a request waits in a pool
+        give_back: Callable[[Lease], None],     # ends a lease whose callers have all left
     ): self.grow, self.give_back, self.asking = grow, give_back, {}   # asking: by user and request
 
     def add(self, waiter: Waiter) -> bool:
@@ -69,7 +69,7 @@ class WaitingRoom:
         return waiter.result()
 
     def leave(self, waiter: Waiter) -> None:
-        "One caller gives up; with the last of them, the request and its lease end."
+        "Note that a caller has given up; after the last one, the request and its lease end."
         waiter.owners -= 1
         if waiter.owners: return
         waiter.pool.queue.remove(waiter.user, waiter)
@@ -86,7 +86,7 @@ class WaitingRoom:
 
 # %% ../../../nbs/10_sandbox/60_manager/50_manager.ipynb #45e00a13s2
 class RequestDesk(LeaseDesk):
-    "Leases sessions to those who ask, in turn."
+    "Leases sessions in the order of the fair queue."
     def __init__(self, config: ManagerConfig, watch: Callable[..., None] = lambda event, **facts: None):
         super().__init__(config, watch)
         self.room = WaitingRoom(self._grow, lambda lease: self._end(self.leases.get(lease.id), 'its owner left'))
@@ -102,7 +102,7 @@ class RequestDesk(LeaseDesk):
         ttl: float = 0.,        # seconds; 0: the manager's default
         wait: float = 30.,      # seconds to wait for a session
         request: str = '',      # the client's name for this request
-        task: str = '',         # what the session is for
+        task: str = '',         # description of the session's purpose
     ) -> Lease:
         "Lease a session for `ttl` seconds. Raises `Refused` if that is invalid, over quota or not served in time."
         start, wait = time.monotonic(), min(wait, self.config.max_wait)
@@ -115,7 +115,7 @@ class RequestDesk(LeaseDesk):
         return lease
 
     async def _known(self, asked, wait):
-        "The lease that a request has got already, or waits for; after a crash, once its worker is found again."
+        "The lease that a repeated request already has or waits for; after a crash, once its worker is found again."
         key = asked['user'], asked['request']
         if waiter := self.asking.get(key): return await self.room.wait(waiter, wait)
         if not (held := self.requests.get(key)): return None
@@ -166,7 +166,7 @@ async def repeat(
     seconds: float,               # between two calls
     watch: Callable[..., None],   # told of errors
 ) -> None:
-    "Call `work` for ever; an error becomes an event."
+    "Call `work` repeatedly, for ever; an error becomes an event."
     while True:
         await asyncio.sleep(seconds)
         try: work()
