@@ -161,7 +161,7 @@ async def test_another_memory_is_another_result(parity, tmp_path):
     with pytest.raises(ValueError, match='images'): await play(replace(recipe, images=0), tmp_path/'a')
 
 
-@pytest.mark.parametrize('memory, error', [(dict(images=1), 'script'), (dict(summaries='lines'), 'script'), (dict(policy='runs/x', images=-1), 'at least one'), (dict(policy='runs/x', summaries='long'), 'lines, written, none')])
+@pytest.mark.parametrize('memory, error', [(dict(images=1), 'script'), (dict(summaries='lines'), 'script'), (dict(policy='runs/x', images=-1), 'images is -1'), (dict(policy='runs/x', summaries='long'), 'lines, written, none')])
 def test_a_memory_that_nobody_has(memory, error):
     with pytest.raises(ValueError, match=error): replace(RECIPE, **memory)
 
@@ -194,7 +194,7 @@ async def test_an_evaluation_of_before_a_field_goes_on(parity, tmp_path):
     with pytest.raises(ValueError, match='lead: 4 there, 2 now'): await play(replace(RECIPE, lead=2), tmp_path/'a')
 
 
-@pytest.mark.parametrize('help, error', [(dict(), 'no measurement'), (dict(split='train', expert='somebody'), 'oracle, demonstrator'), (dict(split='train', lead=0), 'at least')])
+@pytest.mark.parametrize('help, error', [(dict(), 'no measurement'), (dict(split='train', expert='somebody'), 'oracle, demonstrator'), (dict(split='train', lead=0), 'lead is 0')])
 async def test_an_expert_that_cannot_help(parity, help, error, tmp_path):
     with pytest.raises(ValueError, match=error): await play(replace(RECIPE, **dict(expert='oracle') | help), tmp_path/'a')
 

@@ -14,6 +14,7 @@ from time import perf_counter
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from ..model.allocation import release_memory
 from ..sandbox.base import run
@@ -76,6 +77,13 @@ class Progress(TQDMProgressBar):
         "Batches left in the run; Lightning counts steps if there are no epochs."
         left = super().total_train_batches
         return left * self.trainer.accumulate_grad_batches if self.trainer.max_epochs == -1 else left
+
+    def init_train_tqdm(self):
+        "A bar with epoch and total from the start; Lightning draws `Training: 0/?` before it knows them."
+        total = self.total_train_batches
+        return Tqdm(desc=f'Epoch {self.trainer.current_epoch}', total=total if total < float('inf') else None,
+                    position=2 * self.process_position, disable=self.is_disabled, leave=True, dynamic_ncols=True,
+                    file=sys.stdout, smoothing=0, bar_format=self.BAR_FORMAT)
 
     def on_train_start(self, trainer, module):
         "Set position and total of the bar, which Lightning leaves out in a resumed epoch."
