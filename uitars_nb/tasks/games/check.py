@@ -81,7 +81,9 @@ async def check_determinism(session, game: Game, seed: int = 0, steps: int = 20)
     "The same seed and actions give the same screenshots and scores; another seed gives another game."
     first = await play_game(session, game, at_random, seed, steps, screens=True)
     second = await play_game(session, game, repeat(first.actions), seed, steps, screens=True)
-    if first.scores != second.scores: return [f'the same seed and actions give different scores: {first.scores[-1]:g} and {second.scores[-1]:g}']
+    if first.scores != second.scores:
+        ends = first.scores[-1], second.scores[-1]
+        return ['the same seed and actions give different scores: {:g} and {:g}'.format(*ends)]
     differ = [i for i, (a, b) in enumerate(zip(first.screens, second.screens)) if not np.array_equal(a, b)]
     if differ: return [f'the same seed and actions give different screenshots, first at step {differ[0] + 1}']
     return []
@@ -103,13 +105,14 @@ async def check_reading(session, game: Game, seed: int = 0, steps: int = 10) -> 
 
 # %% ../../../nbs/20_tasks/25_games/08_check.ipynb #43f664f8
 async def check_verifier(session, game: Game, seeds: Sequence[int] = range(5)) -> list[str]:
-    "The heuristic player earns more than a random and an idle player on every seed taken together: their ranges do not overlap."
+    "The heuristic player's worst score is above the best of a random and of an idle player."
     found, best = [], {}
     for choose in (heuristic, at_random, idle):
         best[choose.__name__] = [(await play_game(session, game, choose, seed)).scores[-1] for seed in seeds]
     for other in ('at_random', 'idle'):
         if min(best['heuristic']) <= max(best[other]):
-            found.append(f'the heuristic player earns {_range(best["heuristic"])}, the {other.removeprefix("at_")} player {_range(best[other])}')
+            ranges = [_range(best[k]) for k in ('heuristic', other)]
+            found.append(f'the heuristic player earns {ranges[0]}, the {other.removeprefix("at_")} player {ranges[1]}')
     if max(best['idle']) >= game.manifest.reference: found.append('an idle player reaches the reference score')
     return found
 
@@ -119,7 +122,8 @@ async def check_budget(session, game: Game, seed: int = 0) -> list[str]:
     "The score stays finite, and the game takes the whole budget of steps or ends before it."
     episode = await play_game(session, game, at_random, seed)
     if not np.isfinite(episode.scores).all(): return ['a score is not finite']
-    return [] if episode.terminal or len(episode.scores) == game.max_steps else [f'the game stopped answering after {len(episode.scores)} steps']
+    n = len(episode.scores)
+    return [] if episode.terminal or n == game.max_steps else [f'the game stopped answering after {n} steps']
 
 # %% ../../../nbs/20_tasks/25_games/08_check.ipynb #fe65fcf7
 async def check_clock(chromium, game: Game, seed: int = 0, steps: int = 15) -> list[str]:
@@ -131,7 +135,8 @@ async def check_clock(chromium, game: Game, seed: int = 0, steps: int = 15) -> l
         try: episode = await play_game(session, game, repeat(actions) if actions else at_random, seed, steps)
         finally: await session.close()
         actions, scores[clock.mode] = episode.actions, episode.scores
-    return [] if len({*scores.values()}) == 1 else [f'the score depends on the clock: {", ".join(f"{k} {v[-1]:g}" for k, v in scores.items())}']
+    if len({*scores.values()}) == 1: return []
+    return ['the score depends on the clock: ' + ', '.join(f'{k} {v[-1]:g}' for k, v in scores.items())]
 
 # %% ../../../nbs/20_tasks/25_games/08_check.ipynb #aa5c04c0
 async def check_network(chromium, game: Game, seed: int = 0, steps: int = 5) -> list[str]:
@@ -154,7 +159,7 @@ async def check_game(
     folder: Path,                      # with index.html and manifest.json
     seeds: Sequence[int] = range(5),   # of `check_verifier`
 ) -> list[str]:
-    "Everything that is wrong with a game; empty if it keeps the contract. A missing file or a bad manifest is reported alone."
+    "Everything that is wrong with a game, empty if nothing; a missing file or a bad manifest is reported alone."
     from uitars_nb.sandbox.browser.chromium import launch
     try: manifest = read_manifest(folder)
     except (FileNotFoundError, ValueError) as e: return [str(e)]

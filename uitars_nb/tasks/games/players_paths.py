@@ -103,7 +103,8 @@ async def play_snake(session, spec: TaskSpec) -> AsyncIterator[Action]:
         board = (await game_state(session)).board
         cells = lambda name: tuple(map(tuple, board[name]))
         state = cells('snake'), frozenset(cells('apples'))
-        for key in solve_snake(state, {*cells('walls')}, tuple(board['exit'])) or ['up', 'right', 'down', 'left']: yield tap(key)
+        keys = solve_snake(state, {*cells('walls')}, tuple(board['exit']))
+        for key in keys or ['up', 'right', 'down', 'left']: yield tap(key)
 
 # %% ../../../nbs/20_tasks/25_games/25_players_paths.ipynb #7c311473
 def block_moves(

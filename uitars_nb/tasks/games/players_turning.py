@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['SCREEN', 'STEPS', 'MIRROR', 'click_at', 'turned', 'solve_loop', 'play_infinity_loop', 'play_shapes', 'trace_beam',
-           'solve_laser', 'play_laser_maze']
+           'flip_mirrors', 'solve_laser', 'play_laser_maze']
 
 # %% ../../../nbs/20_tasks/25_games/15_players_turning.ipynb #cbd7bbed
 from collections.abc import AsyncIterator, Sequence
-from itertools import product
+from itertools import combinations
 
 from ...core.coordinates import to_grid
 from ...core.types import Action, TaskSpec
@@ -43,11 +43,13 @@ def solve_loop(
     "Quarter turns of each tile that leave no loose end; None if there are none."
     rows, columns, turns = len(board), len(board[0]), {}
     def fits(r, c, tile):
+        "Whether a tile meets the tiles north and west of it and stays on the board."
         north, west = (turns.get(o) for o in ((r - 1, c), (r, c - 1)))
         meets = (tile & 1 > 0) == (r > 0 and turned(board[r - 1][c], north) & 4 > 0)
         meets &= (tile & 8 > 0) == (c > 0 and turned(board[r][c - 1], west) & 2 > 0)
         return meets and not (r == rows - 1 and tile & 4) and not (c == columns - 1 and tile & 2)
     def search(i):
+        "Set tile `i` and all after it."
         if i == rows * columns: return True
         r, c = divmod(i, columns)
         for k in range(4):
@@ -77,11 +79,12 @@ async def play_shapes(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Turns every tile to its target."
     while True:
         tiles = (await game_state(session)).board
-        size = min(144, 144) / len(tiles)
+        size = 144 / len(tiles)
         left, top = (160 - size * len(tiles)) / 2, 62
         for r, row in enumerate(tiles):
             for c, tile in enumerate(row):
-                for _ in range((tile['target'] - tile['angle']) % 4): yield click_at(session, left + (c + .5) * size, top + (r + .5) * size)
+                click = click_at(session, left + (c + .5) * size, top + (r + .5) * size)
+                for _ in range((tile['target'] - tile['angle']) % 4): yield click
 
 # %% ../../../nbs/20_tasks/25_games/15_players_turning.ipynb #ba0f8ffe
 STEPS = (-1, 0), (0, 1), (1, 0), (0, -1)   # north, east, south, west
@@ -103,16 +106,24 @@ def trace_beam(
         if board[r][c] in MIRROR: way = MIRROR[board[r][c]][way]
 
 # %% ../../../nbs/20_tasks/25_games/15_players_turning.ipynb #2b124a5a
+def flip_mirrors(
+    board: Sequence[Sequence[str]],
+    chosen: Sequence[tuple[int, int]],   # places of mirrors
+) -> list[list[str]]:
+    "The board after a click on each chosen mirror."
+    other = {'/': '\\', '\\': '/'}
+    return [[other[o] if (r, c) in chosen else o for c, o in enumerate(row)] for r, row in enumerate(board)]
+
 def solve_laser(
     level: dict,   # board, source and targets
 ) -> list[tuple[int, int]] | None:
     "The mirrors to turn, as few as possible; None if nothing lights all targets."
-    board, source = level['board'], level['source']
+    board, at, way = level['board'], tuple(level['source']['at']), level['source']['way']
     mirrors = [(r, c) for r, row in enumerate(board) for c, o in enumerate(row) if o in MIRROR]
-    for choice in sorted(product((0, 1), repeat=len(mirrors)), key=sum):
-        chosen = [o for o, k in zip(mirrors, choice) if k]
-        tried = [[('\\' if o == '/' else '/') if (r, c) in chosen else o for c, o in enumerate(row)] for r, row in enumerate(board)]
-        if {tuple(o) for o in level['targets']} <= trace_beam(tried, tuple(source['at']), source['way']): return chosen
+    targets = {*map(tuple, level['targets'])}
+    for n in range(len(mirrors) + 1):
+        for chosen in combinations(mirrors, n):
+            if targets <= trace_beam(flip_mirrors(board, chosen), at, way): return [*chosen]
 
 @player('laser-maze')
 async def play_laser_maze(session, spec: TaskSpec) -> AsyncIterator[Action]:
