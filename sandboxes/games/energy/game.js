@@ -52,7 +52,9 @@ Kit.play({
     progress: 1 - dark(s) / s.tiles.filter(t => t.lamp).length}),
   press(s, x, y) {
     const near = s.tiles.map(t => [Math.hypot(mid(s, t)[0] - x, mid(s, t)[1] - y), t]).sort((a, b) => a[0] - b[0])[0]
-    if (near[0] < size(s) * .87) near[1].wires = turn(near[1].wires)
+    if (near[0] >= size(s) * .87) return
+    near[1].wires = turn(near[1].wires)
+    Kit.animate(s, {q: near[1].q, r: near[1].r}, 100)
   },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['dark', dark(s)], ['solved', carried]], '#e5e5e5')
@@ -64,15 +66,19 @@ Kit.play({
       g.closePath()
       g.fillStyle = '#22345c'
       g.fill()
+      g.save()
+      g.translate(x, y)
+      if (s.motion?.q === t.q && s.motion.r === t.r) g.rotate(-Kit.left(s) * Math.PI / 3)
       Object.assign(g, {strokeStyle: bright ? '#fca311' : '#8d99ae', lineWidth: w / 6, lineCap: 'round'})
       STEPS.forEach(([dq, dr], k) => {
         if (!(t.wires >> k & 1)) return
         const [dx, dy] = [Math.sqrt(3) * (dq + dr / 2), 1.5 * dr]
         g.beginPath()
-        g.moveTo(x, y)
-        g.lineTo(x + dx * w * .46, y + dy * w * .46)
+        g.moveTo(0, 0)
+        g.lineTo(dx * w * .46, dy * w * .46)
         g.stroke()
       })
+      g.restore()
       if (t.lamp || i === s.source) {
         g.beginPath()
         g.arc(x, y, w * .36, 0, 7)

@@ -24,24 +24,34 @@ function reach(blocks, i) {
   return [-far(-1), far(1)]
 }
 const moved = (blocks, i, by) => blocks.map((b, k) => k !== i ? b : b.down ? {...b, r: b.r + by} : {...b, c: b.c + by})
-const placeOf = blocks => blocks.map(b => b.down ? b.r : b.c).join('')
 const solved = blocks => blocks[0].c === N - 2
 
-// fewest moves to free the key, by breadth-first search; Infinity if it cannot be freed within `most` positions
+// fewest moves to free the key, by breadth-first search; Infinity if it cannot be freed within `most` positions. A position
+// is one number, the places of the blocks as digits to the base N, so a slide by a cell adds a constant.
 function distance(blocks, most = 1500) {
-  const seen = new Set([placeOf(blocks)])
-  let front = [blocks]
-  for (let depth = 0; front.length; depth++) {
-    if (front.some(solved)) return depth
+  const base = blocks.map((_, i) => N ** i), step = blocks.map(b => b.down ? N : 1)
+  const line = blocks.map(b => b.down ? b.c : b.r * N)   // the first cell of a block that lies at place 0
+  const start = blocks.reduce((sum, b, i) => sum + base[i] * (b.down ? b.r : b.c), 0)
+  const seen = new Set([start]), at = new Uint8Array(blocks.length), taken = new Uint8Array(N * N)
+  const load = position => {
+    taken.fill(0)
+    for (let i = 0, rest = position; i < blocks.length; i++) {
+      at[i] = rest % N
+      rest = Math.floor(rest / N)
+      for (let k = 0; k < blocks[i].n; k++) taken[line[i] + (at[i] + k) * step[i]] = 1
+    }
+  }
+  for (let front = [start], depth = 0; front.length; depth++) {
+    if (front.some(o => o % N === N - 2)) return depth   // the key is block 0
     const next = []
+    const reach = o => { if (!seen.has(o)) { seen.add(o); next.push(o) } }
     for (const o of front) {
-      const taken = grid(o)
-      o.forEach((b, i) => { for (const sign of [-1, 1]) for (let by = sign; ; by += sign) {
-        const step = sign > 0 ? b.n - 1 + by : by, r = b.down ? b.r + step : b.r, c = b.down ? b.c : b.c + step
-        if (taken[r]?.[c] !== -1) break
-        const to = moved(o, i, by), place = placeOf(to)
-        if (!seen.has(place)) { seen.add(place); next.push(to) }
-      } })
+      load(o)
+      for (let i = 0; i < blocks.length; i++) {
+        const free = place => !taken[line[i] + place * step[i]]
+        for (let p = at[i] - 1; p >= 0 && free(p); p--) reach(o + (p - at[i]) * base[i])
+        for (let p = at[i] + blocks[i].n; p < N && free(p); p++) reach(o + (p - blocks[i].n + 1 - at[i]) * base[i])
+      }
       if (seen.size > most) return Infinity
     }
     front = next

@@ -2,7 +2,8 @@
 // new ones drop in. The score is the value of every merged gem. The game ends when no two equal gems touch.
 'use strict'
 const N = 5, CELL = 30, TOP = 44, LEFT = 5
-const COLORS = ['', '#74c0fc', '#8ce99a', '#ffd43b', '#ff922b', '#ff6b6b', '#da77f2', '#9775fa', '#4dabf7', '#38d9a9', '#f06595', '#212529']
+const COLORS = ['', '#74c0fc', '#8ce99a', '#ffd43b', '#ff922b', '#ff6b6b', '#da77f2', '#9775fa', '#d8c3a5', '#15aabf', '#f783ac',
+  '#ffffff']
 
 function group(board, r, c) {
   const found = new Set(), todo = [[r, c]]
@@ -20,7 +21,7 @@ const gem = (board, random) => Math.min(1 + Math.floor(random.next() ** 2 * Math
 Kit.play({
   id: 'gem-11', title: 'Gem 11', background: '#343a40',
   begin(level, random) {
-    const s = {board: Array.from({length: N}, () => Array(N).fill(1)), score: 0, over: false, fell: 0}
+    const s = {board: Array.from({length: N}, () => Array(N).fill(1)), score: 0, over: false, motion: null}
     do s.board = s.board.map(row => row.map(() => 1 + random.int(3))); while (stuck(s.board))
     return s
   },
@@ -34,20 +35,28 @@ Kit.play({
     s.score += kind * cells.length
     for (const o of cells) s.board[Math.floor(o / N)][o % N] = 0
     s.board[r][c] = kind + 1
+    const fell = s.board.map(row => row.map(() => 0))   // rows that each gem has fallen
     for (let b = 0; b < N; b++) {
-      const kept = s.board.map(row => row[b]).filter(Boolean)
-      while (kept.length < N) kept.unshift(gem(s.board, random))
-      kept.forEach((v, a) => { s.board[a][b] = v })
+      const rows = s.board.flatMap((row, a) => row[b] ? [a] : []), kept = rows.map(a => s.board[a][b])
+      const lacking = N - kept.length
+      for (let k = 0; k < lacking; k++) kept.unshift(gem(s.board, random))
+      kept.forEach((v, a) => {
+        s.board[a][b] = v
+        fell[a][b] = a < lacking ? lacking : a - rows[a - lacking]
+      })
     }
     s.over = stuck(s.board)
-    s.fell = 6
+    Kit.animate(s, {fell}, 130)
   },
-  animate(s) { return --s.fell >= 0 },
   draw(g, s) {
     Kit.bar(g, [['score', s.score], ['best', Math.max(...s.board.flat())]], '#f1f3f5')
     Kit.text(g, 'merge equal gems, up to 11', Kit.WIDTH / 2, 28, 8, '#adb5bd')
+    g.save()
+    g.beginPath()
+    g.rect(0, TOP, Kit.WIDTH, N * CELL)
+    g.clip()
     s.board.forEach((row, r) => row.forEach((v, c) => {
-      const x = LEFT + (c + .5) * CELL, y = TOP + (r + .5) * CELL - Math.max(0, s.fell) * 1.2
+      const up = (s.motion?.fell?.[r][c] ?? 0) * Kit.left(s), x = LEFT + (c + .5) * CELL, y = TOP + (r + .5 - up) * CELL
       g.beginPath()
       for (let k = 0; k < 8; k++) g.lineTo(x + 13.5 * Math.cos((k + .5) * Math.PI / 4), y + 13.5 * Math.sin((k + .5) * Math.PI / 4))
       g.closePath()
@@ -55,6 +64,7 @@ Kit.play({
       g.fill()
       Kit.text(g, v, x, y + .5, 14, '#212529')
     }))
+    g.restore()
     if (s.over) Kit.banner(g, 'No moves left')
   }
 })

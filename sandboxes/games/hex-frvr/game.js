@@ -29,6 +29,7 @@ function put(s, i, place, random) {
   const full = LINES.filter(line => line.every(p => p.join() in s.filled))
   for (const line of full) s.score += 2 * line.length * full.length
   for (const line of full) for (const p of line) delete s.filled[p.join()]
+  if (full.length) Kit.animate(s, {cells: full.flat()}, 130)
   s.tray[i] = null
   if (s.tray.every(o => o === null)) s.tray = deal(random)
   s.over = stuck(s)
@@ -43,7 +44,7 @@ function hex(g, x, y, w, color) {
 
 Kit.play({
   id: 'hex-frvr', title: 'Hex', background: '#22223b',
-  begin: (level, random) => ({filled: {}, tray: deal(random), score: 0, over: false, held: null}),
+  begin: (level, random) => ({filled: {}, tray: deal(random), score: 0, over: false, held: null, motion: null}),
   view: s => ({score: s.score, board: {filled: s.filled, tray: s.tray}, outcome: s.over ? 'fail' : null, reason: 'no piece fits'}),
   press(s, x, y) {
     const i = [0, 1, 2].find(k => s.tray[k] !== null && Math.hypot(slot(k)[0] - x, slot(k)[1] - y) < 24)
@@ -59,6 +60,7 @@ Kit.play({
   draw(g, s) {
     Kit.bar(g, [['score', s.score]], '#f2e9e4')
     for (const p of places) hex(g, ...mid(p), W * .93, p.join() in s.filled ? COLORS[s.filled[p.join()]] : '#4a4e69')
+    for (const p of s.motion?.cells ?? []) hex(g, ...mid(p), W * .93, `rgba(255, 255, 255, ${Kit.left(s)})`)
     s.tray.forEach((piece, i) => {
       if (piece === null) return
       const held = s.held?.i === i, w = held ? W : 5.6, [x, y] = held ? [s.held.x, s.held.y] : slot(i)

@@ -29,7 +29,7 @@ Kit.play({
   id: 'infinity-loop', title: 'Infinity loop', levels: 50, background: '#e8f1f2',
   begin(level, random) {
     const [rows, columns] = SIZES[Math.min(level, SIZES.length) - 1]
-    const s = {board: [], turned: null}
+    const s = {board: [], motion: null}
     do s.board = tilesOf(rows, columns, random).map(row => row.map(t => {
       for (let k = random.int(4); k > 0; k--) t = turn(t)
       return t
@@ -42,17 +42,15 @@ Kit.play({
     const [left, top] = corner(s), r = Math.floor((y - top) / cell(s)), c = Math.floor((x - left) / cell(s))
     if (s.board[r]?.[c] === undefined) return
     s.board[r][c] = turn(s.board[r][c])
-    s.turned = {r, c, left: 6}
+    Kit.animate(s, {r, c}, 100)
   },
-  animate(s) { return s.turned && --s.turned.left >= 0 },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['solved', carried]], '#335c67')
     const [left, top] = corner(s), size = cell(s)
     s.board.forEach((row, r) => row.forEach((t, c) => {
       g.save()
       g.translate(left + (c + .5) * size, top + (r + .5) * size)
-      const still = s.turned?.left > 0 && s.turned.r === r && s.turned.c === c ? s.turned.left / 6 : 0
-      g.rotate(-still * Math.PI / 2)
+      if (s.motion?.r === r && s.motion.c === c) g.rotate(-Kit.left(s) * Math.PI / 2)
       Object.assign(g, {strokeStyle: loose(s.board) ? '#335c67' : '#2a9d8f', lineWidth: size / 7, lineCap: 'round'})
       STEPS.forEach(([dr, dc], k) => {
         if (!(t >> k & 1)) return

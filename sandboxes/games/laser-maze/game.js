@@ -34,7 +34,7 @@ function level_of(level, random) {
     const places = random.shuffle(free.slice(Math.floor(free.length / 2)))
     const distinct = [...new Set(places.map(String))].slice(0, targets).map(o => o.split(',').map(Number))
     if (turns < Math.min(1 + level, 4) || distinct.length < targets) continue
-    const s = {board, source, targets: distinct, turned: null}
+    const s = {board, source, targets: distinct}
     for (let r = 0; r < N; r++) for (let c = 0; c < N; c++) if (board[r][c] in MIRROR && random.next() < .6) board[r][c] = board[r][c] === '/' ? '\\' : '/'
     if (hit(s) < distinct.length) return s
   }

@@ -31,7 +31,7 @@ Kit.play({
   begin(level, random) {
     const n = SIZES[Math.min(level, SIZES.length) - 1], mirrored = random.next() < .7
     const s = {tiles: Array.from({length: n}, () => Array.from({length: n}, () => ({
-      kind: random.int(KINDS), color: random.int(COLORS.length), target: random.int(4), angle: 0}))), turned: null}
+      kind: random.int(KINDS), color: random.int(COLORS.length), target: random.int(4), angle: 0}))), motion: null}
     if (mirrored) for (const row of s.tiles) for (let c = 0; c < n / 2; c++) Object.assign(row[n - 1 - c], {kind: row[c].kind, color: row[c].color})
     do for (const t of s.tiles.flat()) t.angle = random.int(4); while (wrong(s) < n)
     return s
@@ -42,9 +42,8 @@ Kit.play({
     const r = Math.floor((y - TOP) / size(s)), c = Math.floor((x - left(s)) / size(s)), tile = s.tiles[r]?.[c]
     if (!tile) return
     tile.angle = (tile.angle + 1) % 4
-    s.turned = {r, c, left: 6}
+    Kit.animate(s, {r, c}, 100)
   },
-  animate(s) { return s.turned && --s.turned.left >= 0 },
   draw(g, s, {level, carried}) {
     Kit.text(g, `level ${level}`, 30, 14, 10, '#264653')
     Kit.text(g, `solved ${carried}`, 30, 30, 10, '#264653')
@@ -53,7 +52,7 @@ Kit.play({
     s.tiles.forEach((row, r) => row.forEach((t, c) => drawTile(g, 100 + c * small, 6 + r * small, small, {...t, angle: t.target})))
     Kit.box(g, left(s) - 2, TOP - 2, n * size(s) + 4, n * size(s) + 4, '#fff', 3)
     s.tiles.forEach((row, r) => row.forEach((t, c) => {
-      const still = s.turned?.left > 0 && s.turned.r === r && s.turned.c === c ? s.turned.left / 6 : 0
+      const still = s.motion?.r === r && s.motion.c === c ? Kit.left(s) : 0
       drawTile(g, left(s) + c * size(s), TOP + r * size(s), size(s), {...t, angle: t.angle - still})
     }))
     Object.assign(g, {strokeStyle: '#d9cfc1', lineWidth: .8})

@@ -54,9 +54,21 @@ Kit.play({
       g.fill()
       Kit.box(g, at(o)[0] + CELL / 2 - 1, at(o)[1] + 2, 2.5, 5, '#606c38', 1)
     }
-    s.snake.forEach((o, i) => Kit.box(g, at(o)[0] + 1.5, at(o)[1] + 1.5, CELL - 3, CELL - 3, i ? '#2d9355' : '#14532d', 6))
-    const [x, y] = at(s.snake[0])
-    for (const d of [6, 13]) { g.beginPath(); g.arc(x + d, y + 7, 1.8, 0, 7); g.fillStyle = '#fff'; g.fill() }
+    // one line from tail to head shows how the snake lies
+    const mid = o => at(o).map(p => p + CELL / 2), [x, y] = mid(s.snake[0])
+    Object.assign(g, {strokeStyle: '#2d9355', lineWidth: CELL - 7, lineCap: 'round', lineJoin: 'round'})
+    g.beginPath()
+    s.snake.map(mid).forEach((p, i) => i ? g.lineTo(...p) : g.moveTo(...p))
+    g.lineTo(...mid(s.snake.at(-1)))
+    g.stroke()
+    Kit.box(g, x - 7.5, y - 7.5, 15, 15, '#14532d', 6)
+    const neck = s.snake[1] ?? [s.snake[0][0] + 1, s.snake[0][1]], [dr, dc] = [s.snake[0][0] - neck[0], s.snake[0][1] - neck[1]]
+    for (const side of [-3.5, 3.5]) {
+      g.beginPath()
+      g.arc(x + 2.5 * dc + side * dr, y + 2.5 * dr + side * dc, 1.9, 0, 7)
+      g.fillStyle = '#fff'
+      g.fill()
+    }
     if (s.over === 'fail') Kit.banner(g, 'Caught')
   }
 })

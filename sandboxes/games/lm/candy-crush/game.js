@@ -12,30 +12,34 @@ function runs(board) {
   }
   return [...out]
 }
+// all cascades; the rows that each candy has fallen in them
 function crush(s, random) {
+  const fell = s.board.map(row => row.map(() => 0))
   for (let found = runs(s.board); found.length; found = runs(s.board)) {
     s.score += found.length
     for (const o of found) s.board[Math.floor(o / N)][o % N] = -1
     for (let c = 0; c < N; c++) {
-      const kept = s.board.map(row => row[c]).filter(v => v >= 0)
-      while (kept.length < N) kept.unshift(random.int(4))
-      kept.forEach((v, r) => { s.board[r][c] = v })
+      const kept = s.board.map((row, r) => ({v: row[c], r, fell: fell[r][c]})).filter(o => o.v >= 0), lacking = N - kept.length
+      for (let k = 0; k < lacking; k++) kept.unshift({v: random.int(4), r: -1 - k, fell: 0})
+      kept.forEach((o, r) => { s.board[r][c] = o.v; fell[r][c] = o.fell + r - o.r })
     }
   }
+  return fell
 }
 function swap(s, [r, c], [a, b], random) {
   if (s.board[a]?.[b] === undefined || Math.abs(r - a) + Math.abs(c - b) !== 1) return
   const flip = () => { [s.board[r][c], s.board[a][b]] = [s.board[a][b], s.board[r][c]] }
   s.left--
   flip()
-  if (runs(s.board).length) crush(s, random); else flip()
+  if (runs(s.board).length) Kit.animate(s, {fell: crush(s, random)}, 130)
+  else { flip(); Kit.animate(s, {back: [[r, c], [a, b]]}) }
 }
 const at = (x, y) => [Math.floor((y - TOP) / CELL), Math.floor((x - LEFT) / CELL)]
 
 Kit.play({
   id: 'lm-candy-crush', title: 'Candy crush (LMGame-Bench)', background: '#ffe5ec',
   begin(level, random) {
-    const s = {board: [], score: 0, left: MOVES, from: null}
+    const s = {board: [], score: 0, left: MOVES, from: null, motion: null}
     s.board = Array.from({length: N}, () => Array.from({length: N}, () => random.int(4)))
     crush(s, random)
     s.score = 0
@@ -56,8 +60,14 @@ Kit.play({
   draw(g, s) {
     Kit.bar(g, [['score', s.score], ['swaps', s.left]], '#9d0208')
     Kit.box(g, LEFT - 2, TOP - 2, N * CELL + 4, N * CELL + 4, '#ffc2d1', 4)
+    g.save()
+    g.beginPath()
+    g.rect(0, TOP - 2, Kit.WIDTH, N * CELL + 4)
+    g.clip()
+    const {fell, back} = s.motion ?? {}, left = Kit.left(s)
     s.board.forEach((row, r) => row.forEach((v, c) => {
-      const x = LEFT + (c + .5) * CELL, y = TOP + (r + .5) * CELL
+      const up = (fell?.[r][c] ?? 0) * left, shake = back?.some(o => o[0] === r && o[1] === c) ? 2 * Math.sin(12 * left) : 0
+      const x = LEFT + (c + .5) * CELL + shake, y = TOP + (r + .5 - up) * CELL
       if (s.from?.[0] === r && s.from[1] === c) Kit.box(g, x - CELL / 2, y - CELL / 2, CELL, CELL, '#fff', 3)
       g.beginPath()
       if (v === 0) g.arc(x, y, 7, 0, 7)
@@ -69,5 +79,7 @@ Kit.play({
       g.fill()
       g.stroke()
     }))
+    g.restore()
+    if (!s.left) Kit.banner(g, 'No swap is left')
   }
 })

@@ -55,13 +55,20 @@ Kit.play({
   },
   draw(g, s) {
     const left = Math.max(0, s.x - 60), shift = 36
-    for (let k = 0; k < 4; k++) { g.beginPath(); g.arc(((k * 97 - left * .3) % 230 + 230) % 230 - 30, 50 + 13 * (k % 3), 13, 0, 7); g.fillStyle = '#bde0fe'; g.fill() }
-    for (let i = Math.floor(left / UNIT); i <= (left + 170) / UNIT; i++) {
+    for (let k = 0; k < 4; k++) for (const [dx, dy, w] of [[-13, 3, 8], [0, 0, 12], [14, 3, 9]]) {
+      g.beginPath()
+      g.arc(((k * 97 - left * .3) % 230 + 230) % 230 - 30 + dx, 44 + 13 * (k % 3) + dy, w, 0, 7)
+      g.fillStyle = '#d6ecff'
+      g.fill()
+    }
+    // a stretch of ground of one height is one box, so it has no seams
+    for (let i = Math.floor(left / UNIT), end; i <= (left + 170) / UNIT; i = end) {
       const h = s.height[i] ?? 2
+      for (end = i + 1; (s.height[end] ?? 2) === h && end <= (left + 170) / UNIT;) end++
       if (!h) continue
-      const x = i * UNIT - left, y = (FLOOR - h) * UNIT + shift
-      Kit.box(g, x, y, UNIT + .5, 210 - y, '#7f5539', 0)
-      Kit.box(g, x, y, UNIT + .5, 5, '#55a630', 0)
+      const x = i * UNIT - left, y = (FLOOR - h) * UNIT + shift, w = (end - i) * UNIT
+      Kit.box(g, x, y, w, 210 - y, '#7f5539', 0)
+      Kit.box(g, x, y, w, 5, '#55a630', 0)
     }
     const flag = (LENGTH - 5) * UNIT - left
     Kit.box(g, flag, 60 + shift, 2, 70, '#333', 0); Kit.box(g, flag + 2, 60 + shift, 16, 11, '#d00000', 0)
@@ -69,8 +76,12 @@ Kit.play({
       Kit.box(g, w.x - left - 6, w.y - 11 + shift, 12, 11, '#6a040f', 5)
       for (const d of [-3, 3]) { g.beginPath(); g.arc(w.x - left + d, w.y - 7 + shift, 1.6, 0, 7); g.fillStyle = '#fff'; g.fill() }
     }
-    Kit.box(g, s.x - left - 5, s.y - 10 + shift, 10, 10, '#e63946', 3)
-    Kit.box(g, s.x - left - 4, s.y - 16 + shift, 8, 7, '#ffcb77', 3)
+    const x = s.x - left, y = s.y + shift, way = s.vx < 0 ? -1 : 1
+    Kit.box(g, x - 5, y - 11, 10, 9, '#e63946', 3)
+    for (const d of [-3.5, .5]) Kit.box(g, x + d, y - 3, 3.5, 3, '#3d2c2e', 1)
+    Kit.box(g, x - 4.5, y - 18, 9, 8, '#ffcb77', 3)
+    Kit.box(g, x - 5, y - 19, 10, 3, '#e63946', 1)
+    Kit.box(g, x + 1.5 * way - .8, y - 15, 1.6, 2, '#222', 0)
     Kit.bar(g, [['distance', Math.floor(s.far)]], '#023047')
     if (s.over) Kit.banner(g, s.over === 'success' ? 'The flag!' : 'Game over')
   }

@@ -21,6 +21,7 @@ function lock(s, random) {
   const {kind, shape, r, c} = s.piece
   shape.forEach((row, a) => row.forEach((on, b) => { if (on) s.board[r + a][c + b] = kind }))
   const left = s.board.filter(row => row.some(o => !o)), lines = H - left.length
+  if (lines) Kit.animate(s, {rows: s.board.flatMap((row, a) => row.every(Boolean) ? [a] : [])})
   s.board = [...Array.from({length: lines}, () => Array(W).fill('')), ...left]
   s.score += 1 + 10 * lines
   s.lines += lines
@@ -36,7 +37,7 @@ function fall(s, random) {
 Kit.play({
   id: 'lm-tetris', title: 'Tetris (LMGame-Bench)', background: '#1b1b2f',
   begin(level, random) {
-    const s = {board: Array.from({length: H}, () => Array(W).fill('')), queue: [], piece: null, score: 0, lines: 0, over: false}
+    const s = {board: Array.from({length: H}, () => Array(W).fill('')), queue: [], piece: null, score: 0, lines: 0, over: false, motion: null}
     next(s, random)
     return s
   },
@@ -57,6 +58,8 @@ Kit.play({
     const cell = (r, c, kind) => Kit.box(g, LEFT + c * CELL + .5, TOP + r * CELL + .5, CELL - 1, CELL - 1, COLORS[kind], 1.5)
     s.board.forEach((row, r) => row.forEach((o, c) => { if (o) cell(r, c, o) }))
     if (!s.over) s.piece.shape.forEach((row, a) => row.forEach((on, b) => { if (on) cell(s.piece.r + a, s.piece.c + b, s.piece.kind) }))
+    for (const r of s.motion?.rows ?? [])
+      Kit.box(g, LEFT, TOP + r * CELL, W * CELL, CELL, `rgba(255, 255, 255, ${Kit.left(s)})`, 0)
     Kit.text(g, 'next', 130, 30, 9, '#e0e0e0')
     s.queue.slice(0, 4).forEach((kind, i) => grid(kind).forEach((row, a) => row.forEach((on, b) => {
       if (on) Kit.box(g, 114 + b * 8, 40 + i * 36 + a * 8, 7, 7, COLORS[kind], 1)
