@@ -19,8 +19,23 @@ function trace(board, source) {
   }
   return {path, end: [r, c]}
 }
-const hit = s => s.targets.filter(([r, c]) => trace(s.board, s.source).path.some(p => p[0] === r && p[1] === c)).length
+function hit(s) {
+  // the path begins at the source, which lies outside the board
+  const lit = new Set(trace(s.board, s.source).path.slice(1).map(([r, c]) => r * N + c))
+  return s.targets.filter(([r, c]) => lit.has(r * N + c)).length
+}
 
+// whether all targets can be hit with at most so many clicks
+function solvable(s, mirrors, clicks) {
+  if (hit(s) === s.targets.length) return true
+  return clicks > 0 && mirrors.some(([r, c], i) => {
+    const before = s.board[r][c]
+    s.board[r][c] = before === '/' ? '\\' : '/'
+    const found = solvable(s, mirrors.slice(i + 1), clicks - 1)
+    s.board[r][c] = before
+    return found
+  })
+}
 // a random walk of mirrors from the source makes a solvable level: targets lie on the beam, then the mirrors are turned
 function level_of(level, random) {
   const mirrors = Math.min(2 + level, 8), targets = Math.min(1 + Math.floor(level / 2), 4)
@@ -35,8 +50,9 @@ function level_of(level, random) {
     const distinct = [...new Set(places.map(String))].slice(0, targets).map(o => o.split(',').map(Number))
     if (turns < Math.min(1 + level, 4) || distinct.length < targets) continue
     const s = {board, source, targets: distinct}
-    for (let r = 0; r < N; r++) for (let c = 0; c < N; c++) if (board[r][c] in MIRROR && random.next() < .6) board[r][c] = board[r][c] === '/' ? '\\' : '/'
-    if (hit(s) < distinct.length) return s
+    const turning = board.flatMap((row, r) => row.map((_, c) => [r, c])).filter(([r, c]) => board[r][c] in MIRROR)
+    for (const [r, c] of turning) if (random.next() < .6) board[r][c] = board[r][c] === '/' ? '\\' : '/'
+    if (!solvable(s, turning, Math.min(Math.floor(level / 2), 2))) return s   // needs more clicks than these
   }
 }
 
