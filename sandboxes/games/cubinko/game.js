@@ -2,7 +2,8 @@
 // board. Each coloured cell wants to be touched by the face of its colour; a level is solved when all cells are done.
 'use strict'
 const N = 5, TOP = 52
-const COLORS = ['#e63946', '#ffb703', '#2a9d8f', '#4361ee', '#f8f9fa', '#9b5de5']   // top, bottom, north, south, west, east at the start
+// top, bottom, north, south, west, east at the start
+const COLORS = ['#e63946', '#ffb703', '#2a9d8f', '#4361ee', '#f8f9fa', '#9b5de5']
 // faces [top, bottom, north, south, west, east] after a roll
 const ROLLS = {
   ArrowUp: ([t, b, n, s, w, e]) => [s, n, t, b, w, e], ArrowDown: ([t, b, n, s, w, e]) => [n, s, b, t, w, e],
@@ -26,7 +27,8 @@ function level_of(level, random) {
     for (let k = 0; k < 60 && goals.length < wanted; k++) {   // a random walk makes a level that can be solved
       roll(probe, random.pick(Object.keys(WAYS)))
       const [r, c] = probe.at
-      if (k > 3 + level && (r || c) && !goals.some(o => o.r === r && o.c === c) && random.next() < .3) goals.push({r, c, color: probe.faces[1]})
+      if (k > 3 + level && (r || c) && !goals.some(o => o.r === r && o.c === c) && random.next() < .3)
+        goals.push({r, c, color: probe.faces[1]})
     }
     if (goals.length === wanted) return {...s, goals}   // the walk moved `probe`, not `s`
   }
@@ -57,13 +59,18 @@ function face(g, points, color) {
 Kit.play({
   id: 'cubinko', title: 'Cube roll', levels: 50, background: '#e0e1dd',
   begin: (level, random) => level_of(level, random),
-  view: s => ({score: s.goals.length ? 0 : 1, board: s, outcome: s.goals.length ? null : 'success', reason: 'all cells are done'}),
+  view: s => ({score: s.goals.length ? 0 : 1, board: s, outcome: s.goals.length ? null : 'success',
+    reason: 'all cells are done'}),
   key(s, name) { if (name in WAYS) roll(s, name) },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['cells', s.goals.length], ['solved', carried]], '#1b263b')
     // the cube laid out: what its six faces are
-    const [t, b, n, so, w, e] = s.faces.map(i => COLORS[i]), net = [[1, 0, n], [0, 1, w], [1, 1, t], [2, 1, e], [1, 2, so], [1, 3, b]]
-    for (const [x, y, color] of net) { Kit.box(g, 6 + x * 9, 18 + y * 9, 8, 8, '#33415c', 1); Kit.box(g, 6.6 + x * 9, 18.6 + y * 9, 6.8, 6.8, color, 1) }
+    const [t, b, n, so, w, e] = s.faces.map(i => COLORS[i])
+    const net = [[1, 0, n], [0, 1, w], [1, 1, t], [2, 1, e], [1, 2, so], [1, 3, b]]
+    for (const [x, y, color] of net) {
+      Kit.box(g, 6 + x * 9, 18 + y * 9, 8, 8, '#33415c', 1)
+      Kit.box(g, 6.6 + x * 9, 18.6 + y * 9, 6.8, 6.8, color, 1)
+    }
     s.floor.forEach((row, r) => row.forEach((on, c) => {
       if (!on) return
       diamond(g, X(r, c), Y(r, c), '#adb5bd')

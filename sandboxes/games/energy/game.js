@@ -28,9 +28,11 @@ const dark = s => { const on = lit(s); return s.tiles.filter(t => t.lamp && !on.
 
 function level_of(level, random) {
   const radius = RADII[Math.min(level, RADII.length) - 1], places = []
-  for (let q = -radius; q <= radius; q++) for (let r = Math.max(-radius, -q - radius); r <= Math.min(radius, -q + radius); r++) places.push([q, r])
+  for (let q = -radius; q <= radius; q++)
+    for (let r = Math.max(-radius, -q - radius); r <= Math.min(radius, -q + radius); r++) places.push([q, r])
   for (;;) {
-    const s = {radius, tiles: places.map(([q, r]) => ({q, r, wires: 0, lamp: false})), source: random.int(places.length)}
+    const s = {radius, tiles: places.map(([q, r]) => ({q, r, wires: 0, lamp: false})),
+      source: random.int(places.length)}
     const wanted = Math.min(4 + 2 * level, places.length), inside = [s.tiles[s.source]]
     for (let tries = 0; inside.length < wanted && tries < 500; tries++) {   // a tree that grows from the source
       const t = random.pick(inside), k = random.int(6), other = find(s, t.q + STEPS[k][0], t.r + STEPS[k][1])
@@ -61,11 +63,7 @@ Kit.play({
     const on = lit(s), w = size(s)
     s.tiles.forEach((t, i) => {
       const [x, y] = mid(s, t), bright = on.has(key(t.q, t.r))
-      g.beginPath()
-      for (let k = 0; k < 6; k++) g.lineTo(x + .94 * w * Math.cos(Math.PI / 6 + k * Math.PI / 3), y + .94 * w * Math.sin(Math.PI / 6 + k * Math.PI / 3))
-      g.closePath()
-      g.fillStyle = '#22345c'
-      g.fill()
+      Kit.polygon(g, x, y, .94 * w, 6, Math.PI / 6, '#22345c')
       g.save()
       g.translate(x, y)
       if (s.motion?.q === t.q && s.motion.r === t.r) g.rotate(-Kit.left(s) * Math.PI / 3)

@@ -26,8 +26,8 @@ function reach(blocks, i) {
 const moved = (blocks, i, by) => blocks.map((b, k) => k !== i ? b : b.down ? {...b, r: b.r + by} : {...b, c: b.c + by})
 const solved = blocks => blocks[0].c === N - 2
 
-// fewest moves to free the key, by breadth-first search; Infinity if it cannot be freed within `most` positions. A position
-// is one number, the places of the blocks as digits to the base N, so a slide by a cell adds a constant.
+// fewest moves to free the key, by breadth-first search; Infinity if it cannot be freed within `most` positions. A
+// position is one number, the places of the blocks as digits to the base N, so a slide by a cell adds a constant.
 function distance(blocks, most = 1500) {
   const base = blocks.map((_, i) => N ** i), step = blocks.map(b => b.down ? N : 1)
   const line = blocks.map(b => b.down ? b.c : b.r * N)   // the first cell of a block that lies at place 0
@@ -80,7 +80,8 @@ function level_of(level, random) {
 Kit.play({
   id: 'free-the-key', title: 'Free the key', levels: 50, background: '#f3e9dc',
   begin: (level, random) => ({blocks: level_of(level, random), held: null}),
-  view: s => ({score: solved(s.blocks) ? 1 : 0, board: s.blocks, outcome: solved(s.blocks) ? 'success' : null, reason: 'freed'}),
+  view: s => ({score: solved(s.blocks) ? 1 : 0, board: s.blocks, outcome: solved(s.blocks) ? 'success' : null,
+    reason: 'freed'}),
   press(s, x, y) {
     const r = Math.floor((y - TOP) / CELL), c = Math.floor((x - LEFT) / CELL), i = grid(s.blocks)[r]?.[c] ?? -1
     s.held = i < 0 ? null : {i, x, y, by: 0}
@@ -104,7 +105,8 @@ Kit.play({
     const shown = s.held ? moved(s.blocks, s.held.i, s.held.by) : s.blocks
     shown.forEach((b, i) => {
       const x = LEFT + b.c * CELL + 1.5, y = TOP + b.r * CELL + 1.5
-      Kit.box(g, x, y, (b.down ? 1 : b.n) * CELL - 3, (b.down ? b.n : 1) * CELL - 3, i ? WOOD[i % WOOD.length] : '#ffd166', 4)
+      const [w, h] = b.down ? [1, b.n] : [b.n, 1]
+      Kit.box(g, x, y, w * CELL - 3, h * CELL - 3, i ? WOOD[i % WOOD.length] : '#ffd166', 4)
       if (i) return
       Object.assign(g, {strokeStyle: '#6f4518', lineWidth: 2.5, lineCap: 'round'})
       g.beginPath()

@@ -1,9 +1,9 @@
-// Gem 11: a click on a group of equal gems merges it into one gem of the next kind at the clicked place; gems above fall,
-// new ones drop in. The score is the value of every merged gem. The game ends when no two equal gems touch.
+// Gem 11: a click on a group of equal gems merges it into one gem of the next kind at the clicked place; gems above
+// fall, new ones drop in. The score is the value of every merged gem. The game ends when no two equal gems touch.
 'use strict'
 const N = 5, CELL = 30, TOP = 44, LEFT = 5
-const COLORS = ['', '#74c0fc', '#8ce99a', '#ffd43b', '#ff922b', '#ff6b6b', '#da77f2', '#9775fa', '#d8c3a5', '#15aabf', '#f783ac',
-  '#ffffff']
+const COLORS = ['', '#74c0fc', '#8ce99a', '#ffd43b', '#ff922b', '#ff6b6b', '#da77f2', '#9775fa', '#d8c3a5', '#15aabf',
+  '#f783ac', '#ffffff']
 
 function group(board, r, c) {
   const found = new Set(), todo = [[r, c]]
@@ -11,12 +11,14 @@ function group(board, r, c) {
     const [a, b] = todo.pop()
     if (found.has(a * N + b)) continue
     found.add(a * N + b)
-    for (const [dr, dc] of [[-1, 0], [0, 1], [1, 0], [0, -1]]) if (board[a + dr]?.[b + dc] === board[r][c]) todo.push([a + dr, b + dc])
+    for (const [dr, dc] of [[-1, 0], [0, 1], [1, 0], [0, -1]])
+      if (board[a + dr]?.[b + dc] === board[r][c]) todo.push([a + dr, b + dc])
   }
   return [...found]
 }
 const stuck = board => board.every((row, r) => row.every((v, c) => v !== board[r + 1]?.[c] && v !== row[c + 1]))
-const gem = (board, random) => Math.min(1 + Math.floor(random.next() ** 2 * Math.max(3, Math.max(...board.flat()) - 2)), 7)
+const gem = (board, random) =>
+  Math.min(1 + Math.floor(random.next() ** 2 * Math.max(3, Math.max(...board.flat()) - 2)), 7)
 
 Kit.play({
   id: 'gem-11', title: 'Gem 11', background: '#343a40',
@@ -26,7 +28,8 @@ Kit.play({
     return s
   },
   view: s => ({score: s.score, board: s.board, progress: Math.max(...s.board.flat()) / 11,
-    outcome: Math.max(...s.board.flat()) >= 11 ? 'success' : s.over ? 'fail' : null, reason: s.over ? 'no equal gems touch' : 'gem 11'}),
+    outcome: Math.max(...s.board.flat()) >= 11 ? 'success' : s.over ? 'fail' : null,
+    reason: s.over ? 'no equal gems touch' : 'gem 11'}),
   press(s, x, y, random) {
     const r = Math.floor((y - TOP) / CELL), c = Math.floor((x - LEFT) / CELL)
     if (s.board[r]?.[c] === undefined) return
@@ -57,11 +60,7 @@ Kit.play({
     g.clip()
     s.board.forEach((row, r) => row.forEach((v, c) => {
       const up = (s.motion?.fell?.[r][c] ?? 0) * Kit.left(s), x = LEFT + (c + .5) * CELL, y = TOP + (r + .5 - up) * CELL
-      g.beginPath()
-      for (let k = 0; k < 8; k++) g.lineTo(x + 13.5 * Math.cos((k + .5) * Math.PI / 4), y + 13.5 * Math.sin((k + .5) * Math.PI / 4))
-      g.closePath()
-      g.fillStyle = COLORS[v] ?? '#212529'
-      g.fill()
+      Kit.polygon(g, x, y, 13.5, 8, Math.PI / 8, COLORS[v])
       Kit.text(g, v, x, y + .5, 14, '#212529')
     }))
     g.restore()

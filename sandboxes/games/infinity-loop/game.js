@@ -1,5 +1,5 @@
-// Infinity loop: every tile carries arms to some of its sides; a click turns a tile by a quarter. A level is solved when
-// every arm meets an arm of the next tile, so that no line has a loose end.
+// Infinity loop: every tile carries arms to some of its sides; a click turns a tile by a quarter. A level is solved
+// when every arm meets an arm of the next tile, so that no line has a loose end.
 'use strict'
 const STEPS = [[-1, 0], [0, 1], [1, 0], [0, -1]]   // north, east, south, west: bit 1, 2, 4, 8
 const turn = t => (t << 1 | t >> 3) & 15
@@ -22,8 +22,10 @@ function loose(board) {
   })))
   return n
 }
+const arms = board => board.flat().reduce((n, t) => n + [0, 1, 2, 3].filter(k => t >> k & 1).length, 0)
 const cell = s => Math.min((Kit.WIDTH - 8) / s.board[0].length, (Kit.HEIGHT - TOP - 8) / s.board.length)
-const corner = s => [(Kit.WIDTH - cell(s) * s.board[0].length) / 2, TOP + (Kit.HEIGHT - TOP - cell(s) * s.board.length) / 2]
+const corner = s => [(Kit.WIDTH - cell(s) * s.board[0].length) / 2,
+  TOP + (Kit.HEIGHT - TOP - cell(s) * s.board.length) / 2]
 
 Kit.play({
   id: 'infinity-loop', title: 'Infinity loop', levels: 50, background: '#e8f1f2',
@@ -36,8 +38,8 @@ Kit.play({
     })); while (loose(s.board) < 4)
     return s
   },
-  view: s => ({score: loose(s.board) ? 0 : 1, board: s.board, outcome: loose(s.board) ? null : 'success', reason: 'solved',
-    progress: 1 - loose(s.board) / s.board.flat().reduce((n, t) => n + [0, 1, 2, 3].filter(k => t >> k & 1).length, 0)}),
+  view: s => ({score: loose(s.board) ? 0 : 1, board: s.board, outcome: loose(s.board) ? null : 'success',
+    reason: 'solved', progress: 1 - loose(s.board) / arms(s.board)}),
   press(s, x, y) {
     const [left, top] = corner(s), r = Math.floor((y - top) / cell(s)), c = Math.floor((x - left) / cell(s))
     if (s.board[r]?.[c] === undefined) return

@@ -1,5 +1,5 @@
-// A frame for small canvas games: seeded randomness, one logical screen of 160x210 scaled to the window, mouse and keys,
-// a fixed 60 Hz step, and `window.gameAPI` in the shape of GameWorld's browser games (schema 2.0).
+// A frame for small canvas games: seeded randomness, one logical screen of 160x210 scaled to the window, mouse and
+// keys, a fixed 60 Hz step, and `window.gameAPI` in the shape of GameWorld's browser games (schema 2.0).
 //
 // A game is one object of pure functions over a state that is plain JSON, so a checkpoint is the state itself:
 //   begin(level, random) -> state        a new level
@@ -9,8 +9,8 @@
 //   key(state, name, random)             'ArrowLeft', 'Enter', ' ', 'a' ...; optional, like the next four
 //   press / move / release(state, x, y, random)   the left mouse button, in logical units
 //   tick(state, random)                  one sixtieth of a second of a real-time game
-// What only moves on the screen is a motion, `Kit.animate(state, facts, ms)`: the kit runs it down within `ms` of game time,
-// `Kit.left(state)` is the share that is left (1 to 0), and `draw` shows it. Rules and scores never read it.
+// What only moves on the screen is a motion, `Kit.animate(state, facts, ms)`: the kit runs it down within `ms` of game
+// time, `Kit.left(state)` is the share that is left (1 to 0), and `draw` shows it. Rules and scores never read it.
 'use strict'
 const Kit = (() => {
   const WIDTH = 160, HEIGHT = 210, FRAME = 1000 / 60
@@ -194,6 +194,22 @@ const Kit = (() => {
     g.roundRect(x, y, w, h, radius)
     g.fill()
   }
+  function polygon(g, x, y, r, n, turn, color) {   // regular, its first corner at angle `turn`
+    g.beginPath()
+    for (let k = 0; k < n; k++) {
+      const angle = turn + k * 2 * Math.PI / n
+      g.lineTo(x + r * Math.cos(angle), y + r * Math.sin(angle))
+    }
+    g.closePath()
+    g.fillStyle = color
+    g.fill()
+  }
+  function disc(g, x, y, r, color) {
+    g.beginPath()
+    g.arc(x, y, r, 0, 7)
+    g.fillStyle = color
+    g.fill()
+  }
   // the line at the top: names and values, from left to right
   function bar(g, facts, color = '#776e65') {
     const each = WIDTH / facts.length
@@ -206,5 +222,5 @@ const Kit = (() => {
     g.fillRect(0, 85, WIDTH, 40)
     text(g, words, WIDTH / 2, 105, 16, '#333')
   }
-  return {WIDTH, HEIGHT, Random, play, animate, left: share, between, swipe, text, box, bar, banner}
+  return {WIDTH, HEIGHT, Random, play, animate, left: share, between, swipe, text, box, polygon, disc, bar, banner}
 })()

@@ -1,5 +1,5 @@
 // 2048, shared by `2048` and `lm/2048`: all tiles slide, equal ones merge once a move. Spawns 2 (90 %) or 4 (10 %). The
-// score is the sum of merged tiles. With `patience`, the game also ends after as many moves in a row that change nothing.
+// score is the sum of merged tiles. With `patience`, the game also ends after so many moves in a row change nothing.
 'use strict'
 const Slide = (() => {
   const SIZE = 4, CELL = 36, GAP = 3, TOP = 40, LEFT = (Kit.WIDTH - SIZE * CELL - (SIZE - 1) * GAP) / 2

@@ -43,7 +43,10 @@ function level_of(level, random) {
     const board = Array.from({length: N}, () => Array(N).fill('.'))
     const source = {at: [random.int(N), -1], way: 1}
     for (let i = 0; i < mirrors; i++) board[random.int(N)][random.int(N)] = random.pick(['/', '\\'])
-    for (let i = random.int(4); i > 0; i--) { const r = random.int(N), c = random.int(N); if (board[r][c] === '.') board[r][c] = '#' }
+    for (let i = random.int(4); i > 0; i--) {
+      const [r, c] = [random.int(N), random.int(N)]
+      if (board[r][c] === '.') board[r][c] = '#'
+    }
     const lit = trace(board, source).path.slice(1)
     const free = lit.filter(([r, c]) => board[r][c] === '.'), turns = lit.filter(([r, c]) => board[r][c] !== '.').length
     const places = random.shuffle(free.slice(Math.floor(free.length / 2)))
@@ -61,7 +64,8 @@ Kit.play({
   begin: (level, random) => level_of(level, random),
   view(s) {
     const n = hit(s), all = n === s.targets.length
-    return {score: all ? 1 : 0, board: s, outcome: all ? 'success' : null, reason: 'solved', progress: n / s.targets.length}
+    return {score: all ? 1 : 0, board: s, outcome: all ? 'success' : null, reason: 'solved',
+      progress: n / s.targets.length}
   },
   press(s, x, y) {
     const r = Math.floor((y - TOP) / CELL), c = Math.floor((x - LEFT) / CELL), what = s.board[r]?.[c]
@@ -70,8 +74,12 @@ Kit.play({
   },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['solved', carried]], '#c7cbe0')
-    const mid = ([r, c]) => [LEFT + (c + .5) * CELL, TOP + (r + .5) * CELL], lit = new Set(trace(s.board, s.source).path.map(String))
-    s.board.forEach((row, r) => row.forEach((what, c) => Kit.box(g, LEFT + c * CELL + .5, TOP + r * CELL + .5, CELL - 1, CELL - 1, what === '#' ? '#7a5c58' : '#2b2e40', 3)))
+    const mid = ([r, c]) => [LEFT + (c + .5) * CELL, TOP + (r + .5) * CELL]
+    const lit = new Set(trace(s.board, s.source).path.map(String))
+    s.board.forEach((row, r) => row.forEach((what, c) => {
+      const color = what === '#' ? '#7a5c58' : '#2b2e40'
+      Kit.box(g, LEFT + c * CELL + .5, TOP + r * CELL + .5, CELL - 1, CELL - 1, color, 3)
+    }))
     const {path, end} = trace(s.board, s.source)
     Object.assign(g, {strokeStyle: '#ff4d5e', lineWidth: 2.5, lineJoin: 'round'})
     g.beginPath()

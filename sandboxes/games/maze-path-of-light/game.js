@@ -1,5 +1,5 @@
-// Maze, path of light: a light runs through a maze until the next junction, wall or turn of your choice, and leaves a bright
-// path. A level is solved when the light reaches the star.
+// Maze, path of light: a light runs through a maze until the next junction, wall or turn of your choice, and leaves a
+// bright path. A level is solved when the light reaches the star.
 'use strict'
 const TOP = 26, SIDE = 152, LEFT = 4
 const WAYS = {ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowDown: [1, 0], ArrowLeft: [0, -1]}
@@ -11,7 +11,8 @@ function dig(n, random) {
   const ways = Object.values(WAYS)
   while (stack.length) {
     const [r, c] = stack.at(-1)
-    const next = ways.map(([a, b], k) => [r + a, c + b, k]).filter(([a, b]) => a >= 0 && b >= 0 && a < n && b < n && !seen.has(`${a} ${b}`))
+    const next = ways.map(([a, b], k) => [r + a, c + b, k])
+      .filter(([a, b]) => a >= 0 && b >= 0 && a < n && b < n && !seen.has(`${a} ${b}`))
     if (!next.length) { stack.pop(); continue }
     const [a, b, k] = random.pick(next)
     open[r][c] |= 1 << k
@@ -41,9 +42,11 @@ Kit.play({
   id: 'maze-path-of-light', title: 'Maze: path of light', levels: 50, background: '#10002b', repeats: true,
   begin(level, random) {
     const n = SIZES[Math.min(level, SIZES.length) - 1]
-    return {open: dig(n, random), at: [0, 0], goal: [n - 1, n - 1], path: [[0, 0]], over: false, from: null, motion: null}
+    return {open: dig(n, random), at: [0, 0], goal: [n - 1, n - 1], path: [[0, 0]], over: false, from: null,
+      motion: null}
   },
-  view: s => ({score: s.over ? 1 : 0, board: {open: s.open, at: s.at, goal: s.goal}, outcome: s.over ? 'success' : null, reason: 'reached the star'}),
+  view: s => ({score: s.over ? 1 : 0, board: {open: s.open, at: s.at, goal: s.goal},
+    outcome: s.over ? 'success' : null, reason: 'reached the star'}),
   key(s, name) { if (name in WAYS) go(s, Object.keys(WAYS).indexOf(name)) },
   press(s, x, y) { s.from = [x, y] },
   release(s, x, y) {

@@ -1,10 +1,11 @@
-// Snake solver: a snake moves one cell a key in a walled field, grows by one at each apple, and must leave through the exit
-// that opens when all apples are eaten. It stops at walls and at itself; a snake that cannot move has lost.
+// Snake solver: a snake moves one cell a key in a walled field, grows by one at each apple, and must leave through the
+// exit that opens when all apples are eaten. It stops at walls and at itself; a snake that cannot move has lost.
 'use strict'
 const N = 8, CELL = 19, TOP = 40, LEFT = 4
 const WAYS = {ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowDown: [1, 0], ArrowLeft: [0, -1]}
 const same = (a, b) => a[0] === b[0] && a[1] === b[1]
-const open = (s, r, c) => r >= 0 && c >= 0 && r < N && c < N && !s.walls.some(o => same(o, [r, c])) && !s.snake.slice(0, -1).some(o => same(o, [r, c]))
+const open = (s, r, c) => r >= 0 && c >= 0 && r < N && c < N &&
+  ![...s.walls, ...s.snake.slice(0, -1)].some(o => same(o, [r, c]))
 const free = (s, [r, c]) => open(s, r, c) && (s.apples.length === 0 || !same(s.exit, [r, c]))
 
 // the shortest way of a snake to a cell; its body counts as if it stayed where it is
@@ -26,7 +27,8 @@ function route(snake, walls, to) {
   for (let o = to; !same(o, snake[0]); o = from.get(id(o))) path.unshift(o)
   return path
 }
-// a probe snake runs from one random cell to the next; these become the apples and the exit, so every level can be solved
+// a probe snake runs from one random cell to the next; these become the apples and the exit, so every level has
+// a solution
 function level_of(level, random) {
   for (;;) {
     const cells = random.shuffle(Array.from({length: N * N}, (_, i) => [Math.floor(i / N), i % N]))
@@ -54,13 +56,15 @@ const step = (s, [dr, dc]) => {
 Kit.play({
   id: 'snake-solver', title: 'Snake solver', levels: 50, background: '#d8f3dc', repeats: true,
   begin: (level, random) => level_of(level, random),
-  view: s => ({score: s.over === 'success' ? 1 : 0, board: s, outcome: s.over, reason: s.over === 'fail' ? 'the snake is caught' : 'left through the exit'}),
+  view: s => ({score: s.over === 'success' ? 1 : 0, board: s, outcome: s.over,
+    reason: s.over === 'fail' ? 'the snake is caught' : 'left through the exit'}),
   key(s, name) { if (name in WAYS) step(s, WAYS[name]) },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['solved', carried]], '#1b4332')
     Kit.text(g, s.apples.length ? `${s.apples.length} apples left` : 'to the exit', Kit.WIDTH / 2, 27, 9, '#40916c')
     const at = ([r, c]) => [LEFT + c * CELL, TOP + r * CELL]
-    for (let r = 0; r < N; r++) for (let c = 0; c < N; c++) Kit.box(g, ...at([r, c]), CELL, CELL, (r + c) % 2 ? '#b7e4c7' : '#c7ecd4', 0)
+    for (let r = 0; r < N; r++) for (let c = 0; c < N; c++)
+      Kit.box(g, ...at([r, c]), CELL, CELL, (r + c) % 2 ? '#b7e4c7' : '#c7ecd4', 0)
     for (const o of s.walls) Kit.box(g, at(o)[0] + .5, at(o)[1] + .5, CELL - 1, CELL - 1, '#52796f', 3)
     Kit.box(g, at(s.exit)[0] + 1, at(s.exit)[1] + 1, CELL - 2, CELL - 2, s.apples.length ? '#6c757d' : '#4361ee', 8)
     for (const o of s.apples) {
@@ -78,12 +82,10 @@ Kit.play({
     g.lineTo(...mid(s.snake.at(-1)))
     g.stroke()
     Kit.box(g, x - 7.5, y - 7.5, 15, 15, '#14532d', 6)
-    const neck = s.snake[1] ?? [s.snake[0][0] + 1, s.snake[0][1]], [dr, dc] = [s.snake[0][0] - neck[0], s.snake[0][1] - neck[1]]
+    const neck = s.snake[1] ?? [s.snake[0][0] + 1, s.snake[0][1]]
+    const [dr, dc] = [s.snake[0][0] - neck[0], s.snake[0][1] - neck[1]]
     for (const side of [-3.5, 3.5]) {
-      g.beginPath()
-      g.arc(x + 2.5 * dc + side * dr, y + 2.5 * dr + side * dc, 1.9, 0, 7)
-      g.fillStyle = '#fff'
-      g.fill()
+      Kit.disc(g, x + 2.5 * dc + side * dr, y + 2.5 * dr + side * dc, 1.9, '#fff')
     }
     if (s.over === 'fail') Kit.banner(g, 'Caught')
   }

@@ -1,7 +1,7 @@
 // Wood blocks 3D: drag one of three wooden pieces onto an 8x8 board; full rows and columns vanish. Drawn with WebGL as
-// bevelled boxes in parallel projection: the camera looks down at the table from the front and the right, and heights move
-// a point up and left, so places on the table's ground follow from two divisions.
-// A placed cell earns 10 points, a cleared row or column 100, times the number cleared at once.
+// bevelled boxes in parallel projection: the camera looks down at the table from the front and the right, and heights
+// move a point up and left, so places on the table's ground follow from two divisions. A placed cell earns 10 points, a
+// cleared row or column 100, times the number cleared at once.
 'use strict'
 const N = 8, CELL = 17, LEFT = 12, TOP = 28, TILT = .55   // the camera's tilt from above, in radians
 const COS = Math.cos(TILT), SIN = Math.sin(TILT), SLANT = .28, THICK = 11, TRAY = 170
@@ -17,7 +17,8 @@ const fits = (board, piece, r, c) => PIECES[piece].every(([a, b]) => board[r + a
 const deal = random => Array.from({length: 3}, () => random.int(PIECES.length))
 const slot = i => [30 + 50 * i, TRAY + 14]
 const span = (piece, k) => Math.max(...PIECES[piece].map(o => o[k])) + 1
-const stuck = s => s.tray.every(piece => piece === null || !s.board.some((row, r) => row.some((_, c) => fits(s.board, piece, r, c))))
+const stuck = s => s.tray.every(piece => piece === null
+  || !s.board.some((row, r) => row.some((_, c) => fits(s.board, piece, r, c))))
 
 function put(s, i, r, c, random) {
   const piece = s.tray[i]
@@ -27,7 +28,8 @@ function put(s, i, r, c, random) {
   const columns = s.board.map((_, k) => s.board.every(row => row[k]) ? k : -1).filter(k => k >= 0)
   const n = rows.length + columns.length
   s.score += 100 * n * n
-  const cells = s.board.flatMap((row, a) => row.map((v, b) => [a, b, v])).filter(([a, b]) => rows.includes(a) || columns.includes(b))
+  const cells = s.board.flatMap((row, a) => row.map((v, b) => [a, b, v]))
+    .filter(([a, b]) => rows.includes(a) || columns.includes(b))
   if (n) Kit.animate(s, {cells}, 130)
   for (const k of rows) s.board[k].fill(0)
   for (const k of columns) for (const row of s.board) row[k] = 0
@@ -36,9 +38,11 @@ function put(s, i, r, c, random) {
   s.over = stuck(s)
 }
 // the row and column under a point, of the cell where a held piece's middle would lie
-const cell_at = (piece, x, y) => [Math.round((y - TOP) / (CELL * COS) - span(piece, 0) / 2), Math.round((x - LEFT) / CELL - span(piece, 1) / 2)]
+const cell_at = (piece, x, y) =>
+  [Math.round((y - TOP) / (CELL * COS) - span(piece, 0) / 2), Math.round((x - LEFT) / CELL - span(piece, 1) / 2)]
 
-// WebGL: one unit box with a bevel at its top, drawn once for each block. A vertex is a corner, a shift by the bevel, a normal.
+// WebGL: one unit box with a bevel at its top, drawn once for each block. A vertex is a corner, a
+// shift by the bevel and a normal.
 const VERTEX = `attribute vec3 corner, shift, normal; uniform vec3 at, size; uniform vec4 view; uniform float bevel;
 varying float light; varying vec3 spot;
 void main() {
@@ -52,17 +56,24 @@ void main() {
   float grain = 1. + .05 * sin(1.4 * spot.y + 1.2 * sin(.22 * spot.x) + .9 * spot.z);
   gl_FragColor = vec4(color * light * grain, 1.);
 }`
-const INNER = [[0, 0], [1, 0], [1, 1], [0, 1]].map(([x, y]) => [x, y, 1, 1 - 2 * x, 1 - 2 * y, 0])   // corners of the top face
-const OUTER = [[0, 0], [1, 0], [1, 1], [0, 1]].map(([x, y]) => [x, y, 1, 0, 0, -1])                  // of the rim below it
-const FOOT = [[0, 0], [1, 0], [1, 1], [0, 1]].map(([x, y]) => [x, y, 0, 0, 0, 0])
+const SQUARE = [[0, 0], [1, 0], [1, 1], [0, 1]]
+const INNER = SQUARE.map(([x, y]) => [x, y, 1, 1 - 2 * x, 1 - 2 * y, 0])   // corners of the top face
+const OUTER = SQUARE.map(([x, y]) => [x, y, 1, 0, 0, -1])                  // of the rim below it
+const FOOT = SQUARE.map(([x, y]) => [x, y, 0, 0, 0, 0])
 const FACES = [[...INNER, [0, 0, 1]], ...[[0, -.7, .7], [.7, 0, .7], [0, .7, .7], [-.7, 0, .7]].map((normal, k) =>
   [OUTER[k], OUTER[(k + 1) % 4], INNER[(k + 1) % 4], INNER[k], normal]),
-  [FOOT[2], FOOT[3], OUTER[3], OUTER[2], [0, 1, 0]], [FOOT[1], FOOT[2], OUTER[2], OUTER[1], [1, 0, 0]]]   // front and right
+  // front and right
+  [FOOT[2], FOOT[3], OUTER[3], OUTER[2], [0, 1, 0]], [FOOT[1], FOOT[2], OUTER[2], OUTER[1], [1, 0, 0]]]
 
 let gl = null, where = {}
 function prepare(canvas) {
   gl = canvas.getContext('webgl', {preserveDrawingBuffer: true, antialias: true})
-  const shader = (kind, source) => { const o = gl.createShader(kind); gl.shaderSource(o, source); gl.compileShader(o); return o }
+  const shader = (kind, source) => {
+    const out = gl.createShader(kind)
+    gl.shaderSource(out, source)
+    gl.compileShader(out)
+    return out
+  }
   const program = gl.createProgram()
   gl.attachShader(program, shader(gl.VERTEX_SHADER, VERTEX))
   gl.attachShader(program, shader(gl.FRAGMENT_SHADER, FRAGMENT))
@@ -124,7 +135,8 @@ Kit.play({
   begin: (level, random) => ({
     board: Array.from({length: N}, () => Array(N).fill(0)), tray: deal(random),
     score: 0, over: false, held: null, motion: null}),
-  view: s => ({score: s.score, board: {board: s.board, tray: s.tray}, outcome: s.over ? 'fail' : null, reason: 'no piece fits'}),
+  view: s => ({score: s.score, board: {board: s.board, tray: s.tray}, outcome: s.over ? 'fail' : null,
+    reason: 'no piece fits'}),
   press(s, x, y) {
     const i = [0, 1, 2].find(k => s.tray[k] !== null && Math.hypot(slot(k)[0] - x, slot(k)[1] - y) < 24)
     s.held = i === undefined ? null : {i, x, y}

@@ -1,5 +1,6 @@
-// Candy crush as LMGame-Bench plays it: 8x8 candies of four colours, 50 swaps. Runs of three or more vanish, candies above
-// fall, new ones drop in, cascades count. A swap that makes no run is undone but uses a move. The score counts candies.
+// Candy crush as LMGame-Bench plays it: 8x8 candies of four colours, 50 swaps. Runs of three or more vanish, candies
+// above fall, new ones drop in, cascades count. A swap that makes no run is undone but uses a move. The score counts
+// candies.
 'use strict'
 const N = 8, CELL = 19, TOP = 36, LEFT = 4, MOVES = 50
 const COLORS = ['#ef476f', '#06d6a0', '#118ab2', '#ffd166'], EDGES = ['#b5179e', '#048a81', '#023e8a', '#e09f3e']
@@ -8,7 +9,8 @@ function runs(board) {
   const out = new Set()
   for (let r = 0; r < N; r++) for (let c = 0; c < N; c++) for (const [dr, dc] of [[0, 1], [1, 0]]) {
     const line = [0, 1, 2].map(k => [r + k * dr, c + k * dc])
-    if (line.every(([a, b]) => board[a]?.[b] !== undefined && board[a][b] === board[r][c])) line.forEach(([a, b]) => out.add(a * N + b))
+    if (line.every(([a, b]) => board[a]?.[b] !== undefined && board[a][b] === board[r][c]))
+      line.forEach(([a, b]) => out.add(a * N + b))
   }
   return [...out]
 }
@@ -19,7 +21,8 @@ function crush(s, random) {
     s.score += found.length
     for (const o of found) s.board[Math.floor(o / N)][o % N] = -1
     for (let c = 0; c < N; c++) {
-      const kept = s.board.map((row, r) => ({v: row[c], r, fell: fell[r][c]})).filter(o => o.v >= 0), lacking = N - kept.length
+      const kept = s.board.map((row, r) => ({v: row[c], r, fell: fell[r][c]})).filter(o => o.v >= 0)
+      const lacking = N - kept.length
       for (let k = 0; k < lacking; k++) kept.unshift({v: random.int(4), r: -1 - k, fell: 0})
       kept.forEach((o, r) => { s.board[r][c] = o.v; fell[r][c] = o.fell + r - o.r })
     }
@@ -45,11 +48,14 @@ Kit.play({
     s.score = 0
     return s
   },
-  view: s => ({score: s.score, board: {board: s.board, left: s.left}, outcome: s.left ? null : 'success', reason: 'no swap is left', progress: 1 - s.left / MOVES}),
+  view: s => ({score: s.score, board: {board: s.board, left: s.left}, outcome: s.left ? null : 'success',
+    reason: 'no swap is left', progress: 1 - s.left / MOVES}),
   press(s, x, y, random) {
     const to = at(x, y)
     if (s.board[to[0]]?.[to[1]] === undefined) { s.from = null; return }
-    if (s.from && Math.abs(s.from[0] - to[0]) + Math.abs(s.from[1] - to[1]) === 1) { swap(s, s.from, to, random); s.from = null } else s.from = to
+    if (!s.from || Math.abs(s.from[0] - to[0]) + Math.abs(s.from[1] - to[1]) !== 1) { s.from = to; return }
+    swap(s, s.from, to, random)
+    s.from = null
   },
   release(s, x, y, random) {
     const to = at(x, y)
@@ -66,7 +72,8 @@ Kit.play({
     g.clip()
     const {fell, back} = s.motion ?? {}, left = Kit.left(s)
     s.board.forEach((row, r) => row.forEach((v, c) => {
-      const up = (fell?.[r][c] ?? 0) * left, shake = back?.some(o => o[0] === r && o[1] === c) ? 2 * Math.sin(12 * left) : 0
+      const up = (fell?.[r][c] ?? 0) * left, shaken = back?.some(o => o[0] === r && o[1] === c)
+      const shake = shaken ? 2 * Math.sin(12 * left) : 0
       const x = LEFT + (c + .5) * CELL + shake, y = TOP + (r + .5 - up) * CELL
       if (s.from?.[0] === r && s.from[1] === c) Kit.box(g, x - CELL / 2, y - CELL / 2, CELL, CELL, '#fff', 3)
       g.beginPath()
