@@ -59,11 +59,11 @@ Kit.play({
     Kit.animate(s, {q: near[1].q, r: near[1].r}, 100)
   },
   draw(g, s, {level, carried}) {
-    Kit.bar(g, [['level', level], ['dark', dark(s)], ['solved', carried]], '#e5e5e5')
+    Kit.bar(g, [['level', level], ['unlit', dark(s)], ['solved', carried]], '#e5e5e5')
     const on = lit(s), w = size(s)
+    for (const t of s.tiles) Kit.polygon(g, ...mid(s, t), .94 * w, 6, Math.PI / 6, '#22345c')
     s.tiles.forEach((t, i) => {
       const [x, y] = mid(s, t), bright = on.has(key(t.q, t.r))
-      Kit.polygon(g, x, y, .94 * w, 6, Math.PI / 6, '#22345c')
       g.save()
       g.translate(x, y)
       if (s.motion?.q === t.q && s.motion.r === t.r) g.rotate(-Kit.left(s) * Math.PI / 3)
