@@ -78,6 +78,25 @@ def test_a_checkpoint_restores_the_game(name):
     assert first == second and np.array_equal(screen, again)
 
 
+@pytest.mark.parametrize('name', [o for o in NAMES if not get_task(o).manifest.real_time])
+def test_the_first_screen_shows_the_game_and_motions_settle_within_a_step(name):
+    "Waiting changes nothing, neither before the first action nor after one."
+    async def work(chromium, session):
+        game, rng = get_task(name), random.Random(2)
+        spec, pairs = await game.setup(session, TaskSpec(name, 5)), []
+        heuristic = game.oracle(session, spec)
+        for k in range(6):
+            if k: await session.act(await anext(heuristic) if k > 2 else random_action(game.manifest, rng))
+            before = (await session.observe()).screenshot
+            await session.act(Action('wait', dict(time=1)))
+            pairs.append((before, (await session.observe()).screenshot))
+        await heuristic.aclose()
+        return pairs
+    pairs = run(work)
+    assert len(np.unique(pairs[0][0].reshape(-1, 3), axis=0)) > 20   # text and shapes, not a bare background
+    assert [k for k, (a, b) in enumerate(pairs) if not np.array_equal(a, b)] == []
+
+
 @pytest.mark.parametrize('name', [pytest.param(o, marks=() if o in KINDS else pytest.mark.slow) for o in NAMES])
 def test_the_heuristic_player_beats_random_and_idle(name):
     seeds = range(2) if name in KINDS else range(10)

@@ -28,9 +28,11 @@ const dark = s => { const on = lit(s); return s.tiles.filter(t => t.lamp && !on.
 
 function level_of(level, random) {
   const radius = RADII[Math.min(level, RADII.length) - 1], places = []
-  for (let q = -radius; q <= radius; q++) for (let r = Math.max(-radius, -q - radius); r <= Math.min(radius, -q + radius); r++) places.push([q, r])
+  for (let q = -radius; q <= radius; q++)
+    for (let r = Math.max(-radius, -q - radius); r <= Math.min(radius, -q + radius); r++) places.push([q, r])
   for (;;) {
-    const s = {radius, tiles: places.map(([q, r]) => ({q, r, wires: 0, lamp: false})), source: random.int(places.length)}
+    const s = {radius, tiles: places.map(([q, r]) => ({q, r, wires: 0, lamp: false})),
+      source: random.int(places.length)}
     const wanted = Math.min(4 + 2 * level, places.length), inside = [s.tiles[s.source]]
     for (let tries = 0; inside.length < wanted && tries < 500; tries++) {   // a tree that grows from the source
       const t = random.pick(inside), k = random.int(6), other = find(s, t.q + STEPS[k][0], t.r + STEPS[k][1])
@@ -52,27 +54,29 @@ Kit.play({
     progress: 1 - dark(s) / s.tiles.filter(t => t.lamp).length}),
   press(s, x, y) {
     const near = s.tiles.map(t => [Math.hypot(mid(s, t)[0] - x, mid(s, t)[1] - y), t]).sort((a, b) => a[0] - b[0])[0]
-    if (near[0] < size(s) * .87) near[1].wires = turn(near[1].wires)
+    if (near[0] >= size(s) * .87) return
+    near[1].wires = turn(near[1].wires)
+    Kit.animate(s, {q: near[1].q, r: near[1].r}, 100)
   },
   draw(g, s, {level, carried}) {
-    Kit.bar(g, [['level', level], ['dark', dark(s)], ['solved', carried]], '#e5e5e5')
+    Kit.bar(g, [['level', level], ['unlit', dark(s)], ['solved', carried]], '#e5e5e5')
     const on = lit(s), w = size(s)
+    for (const t of s.tiles) Kit.polygon(g, ...mid(s, t), .94 * w, 6, Math.PI / 6, '#22345c')
     s.tiles.forEach((t, i) => {
       const [x, y] = mid(s, t), bright = on.has(key(t.q, t.r))
-      g.beginPath()
-      for (let k = 0; k < 6; k++) g.lineTo(x + .94 * w * Math.cos(Math.PI / 6 + k * Math.PI / 3), y + .94 * w * Math.sin(Math.PI / 6 + k * Math.PI / 3))
-      g.closePath()
-      g.fillStyle = '#22345c'
-      g.fill()
+      g.save()
+      g.translate(x, y)
+      if (s.motion?.q === t.q && s.motion.r === t.r) g.rotate(-Kit.left(s) * Math.PI / 3)
       Object.assign(g, {strokeStyle: bright ? '#fca311' : '#8d99ae', lineWidth: w / 6, lineCap: 'round'})
       STEPS.forEach(([dq, dr], k) => {
         if (!(t.wires >> k & 1)) return
         const [dx, dy] = [Math.sqrt(3) * (dq + dr / 2), 1.5 * dr]
         g.beginPath()
-        g.moveTo(x, y)
-        g.lineTo(x + dx * w * .46, y + dy * w * .46)
+        g.moveTo(0, 0)
+        g.lineTo(dx * w * .46, dy * w * .46)
         g.stroke()
       })
+      g.restore()
       if (t.lamp || i === s.source) {
         g.beginPath()
         g.arc(x, y, w * .36, 0, 7)

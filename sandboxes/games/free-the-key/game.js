@@ -24,24 +24,34 @@ function reach(blocks, i) {
   return [-far(-1), far(1)]
 }
 const moved = (blocks, i, by) => blocks.map((b, k) => k !== i ? b : b.down ? {...b, r: b.r + by} : {...b, c: b.c + by})
-const placeOf = blocks => blocks.map(b => b.down ? b.r : b.c).join('')
 const solved = blocks => blocks[0].c === N - 2
 
-// fewest moves to free the key, by breadth-first search; Infinity if it cannot be freed within `most` positions
+// fewest moves to free the key, by breadth-first search; Infinity if it cannot be freed within `most` positions. A
+// position is one number, the places of the blocks as digits to the base N, so a slide by a cell adds a constant.
 function distance(blocks, most = 1500) {
-  const seen = new Set([placeOf(blocks)])
-  let front = [blocks]
-  for (let depth = 0; front.length; depth++) {
-    if (front.some(solved)) return depth
+  const base = blocks.map((_, i) => N ** i), step = blocks.map(b => b.down ? N : 1)
+  const line = blocks.map(b => b.down ? b.c : b.r * N)   // the first cell of a block that lies at place 0
+  const start = blocks.reduce((sum, b, i) => sum + base[i] * (b.down ? b.r : b.c), 0)
+  const seen = new Set([start]), at = new Uint8Array(blocks.length), taken = new Uint8Array(N * N)
+  const load = position => {
+    taken.fill(0)
+    for (let i = 0, rest = position; i < blocks.length; i++) {
+      at[i] = rest % N
+      rest = Math.floor(rest / N)
+      for (let k = 0; k < blocks[i].n; k++) taken[line[i] + (at[i] + k) * step[i]] = 1
+    }
+  }
+  for (let front = [start], depth = 0; front.length; depth++) {
+    if (front.some(o => o % N === N - 2)) return depth   // the key is block 0
     const next = []
+    const reach = o => { if (!seen.has(o)) { seen.add(o); next.push(o) } }
     for (const o of front) {
-      const taken = grid(o)
-      o.forEach((b, i) => { for (const sign of [-1, 1]) for (let by = sign; ; by += sign) {
-        const step = sign > 0 ? b.n - 1 + by : by, r = b.down ? b.r + step : b.r, c = b.down ? b.c : b.c + step
-        if (taken[r]?.[c] !== -1) break
-        const to = moved(o, i, by), place = placeOf(to)
-        if (!seen.has(place)) { seen.add(place); next.push(to) }
-      } })
+      load(o)
+      for (let i = 0; i < blocks.length; i++) {
+        const free = place => !taken[line[i] + place * step[i]]
+        for (let p = at[i] - 1; p >= 0 && free(p); p--) reach(o + (p - at[i]) * base[i])
+        for (let p = at[i] + blocks[i].n; p < N && free(p); p++) reach(o + (p - blocks[i].n + 1 - at[i]) * base[i])
+      }
       if (seen.size > most) return Infinity
     }
     front = next
@@ -70,7 +80,8 @@ function level_of(level, random) {
 Kit.play({
   id: 'free-the-key', title: 'Free the key', levels: 50, background: '#f3e9dc',
   begin: (level, random) => ({blocks: level_of(level, random), held: null}),
-  view: s => ({score: solved(s.blocks) ? 1 : 0, board: s.blocks, outcome: solved(s.blocks) ? 'success' : null, reason: 'freed'}),
+  view: s => ({score: solved(s.blocks) ? 1 : 0, board: s.blocks, outcome: solved(s.blocks) ? 'success' : null,
+    reason: 'freed'}),
   press(s, x, y) {
     const r = Math.floor((y - TOP) / CELL), c = Math.floor((x - LEFT) / CELL), i = grid(s.blocks)[r]?.[c] ?? -1
     s.held = i < 0 ? null : {i, x, y, by: 0}
@@ -94,7 +105,8 @@ Kit.play({
     const shown = s.held ? moved(s.blocks, s.held.i, s.held.by) : s.blocks
     shown.forEach((b, i) => {
       const x = LEFT + b.c * CELL + 1.5, y = TOP + b.r * CELL + 1.5
-      Kit.box(g, x, y, (b.down ? 1 : b.n) * CELL - 3, (b.down ? b.n : 1) * CELL - 3, i ? WOOD[i % WOOD.length] : '#ffd166', 4)
+      const [w, h] = b.down ? [1, b.n] : [b.n, 1]
+      Kit.box(g, x, y, w * CELL - 3, h * CELL - 3, i ? WOOD[i % WOOD.length] : '#ffd166', 4)
       if (i) return
       Object.assign(g, {strokeStyle: '#6f4518', lineWidth: 2.5, lineCap: 'round'})
       g.beginPath()

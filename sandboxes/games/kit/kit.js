@@ -1,5 +1,5 @@
-// A frame for small canvas games: seeded randomness, one logical screen of 160x210 scaled to the window, mouse and keys,
-// a fixed 60 Hz step, and `window.gameAPI` in the shape of GameWorld's browser games (schema 2.0).
+// A frame for small canvas games: seeded randomness, one logical screen of 160x210 scaled to the window, mouse and
+// keys, a fixed 60 Hz step, and `window.gameAPI` in the shape of GameWorld's browser games (schema 2.0).
 //
 // A game is one object of pure functions over a state that is plain JSON, so a checkpoint is the state itself:
 //   begin(level, random) -> state        a new level
@@ -9,7 +9,8 @@
 //   key(state, name, random)             'ArrowLeft', 'Enter', ' ', 'a' ...; optional, like the next four
 //   press / move / release(state, x, y, random)   the left mouse button, in logical units
 //   tick(state, random)                  one sixtieth of a second of a real-time game
-//   animate(state)                       one sixtieth of a second of what is only shown; true while something moves
+// What only moves on the screen is a motion, `Kit.animate(state, facts, ms)`: the kit runs it down within `ms` of game
+// time, `Kit.left(state)` is the share that is left (1 to 0), and `draw` shows it. Rules and scores never read it.
 'use strict'
 const Kit = (() => {
   const WIDTH = 160, HEIGHT = 210, FRAME = 1000 / 60
@@ -35,15 +36,16 @@ const Kit = (() => {
     const below = game.paint && document.body.appendChild(document.createElement('canvas'))
     const canvas = document.body.appendChild(document.createElement('canvas')), g = canvas.getContext('2d')
     const session = {seed: 0, level: 1, random: new Random(0), state: null, started: 0, steps: 0, carried: 0}
-    let scale = 1, left = 0, top = 0, due = 0, asked = false
+    let scale = 1, left = 0, top = 0, due = 0, asked = false, last = null
 
     const seeded = (seed, level) => new Random(Math.imul(seed ^ 0x9E3779B9, 2654435761) + level * 7919)
     function begin(seed, level) {
       Object.assign(session, {seed, level, random: seeded(seed, level), steps: 0, carried: 0, started: Date.now()})
       session.state = game.begin(level, session.random)
+      paint()   // before the first frame, so that the first screenshot shows the game
       show()
     }
-    // a finished level is followed by the next one; its score is carried
+    // a finished level is followed by the next one, which appears out of white; its score is carried
     function settle() {
       const v = game.view(session.state)
       if (v.outcome === 'success' && session.level < (game.levels ?? 1)) {
@@ -51,6 +53,7 @@ const Kit = (() => {
         session.random = seeded(session.seed, ++session.level)
         session.state = game.begin(session.level, session.random)
         session.carried = carried
+        animate(session.state, {level: true})
       }
     }
     function act(name, ...args) {
@@ -63,7 +66,14 @@ const Kit = (() => {
     const over = () => game.view(session.state).outcome !== null
 
     function show() {
-      if (!asked) { asked = true; requestAnimationFrame(frame) }
+      if (!asked) { asked = true; last = null; requestAnimationFrame(frame) }
+    }
+    // the share of a motion that is left shrinks with game time, however many frames are drawn
+    function run_down(now) {
+      const {motion} = session.state
+      if (!motion) return
+      motion.left -= (last === null ? FRAME : now - last) / motion.ms
+      if (motion.left <= 0) session.state.motion = null
     }
     function frame(now) {
       asked = false
@@ -72,7 +82,9 @@ const Kit = (() => {
         for (; due <= now; due += FRAME) { game.tick(session.state, session.random); settle() }
         show()
       }
-      if (game.animate?.(session.state)) show()
+      run_down(now)
+      if (session.state.motion) show()
+      last = now
       paint()
     }
     function paint() {
@@ -81,6 +93,10 @@ const Kit = (() => {
       if (below) game.paint(below, session.state)
       g.setTransform(scale * ratio(), 0, 0, scale * ratio(), left * ratio(), top * ratio())
       game.draw(g, session.state, {level: session.level, carried: session.carried})
+      if (session.state.motion?.level) {
+        g.fillStyle = `rgba(255, 255, 255, ${.8 * share(session.state)})`
+        g.fillRect(0, 0, WIDTH, HEIGHT)
+      }
     }
     const ratio = () => window.devicePixelRatio || 1
     function fit() {
@@ -91,9 +107,10 @@ const Kit = (() => {
       Object.assign(canvas.style, {position: 'fixed', left: 0, top: 0, width: '100vw', height: '100vh'})
       if (below) {
         Object.assign(below, {width: WIDTH * scale * ratio(), height: HEIGHT * scale * ratio()})
-        Object.assign(below.style, {position: 'fixed', left: `${left}px`, top: `${top}px`, width: `${WIDTH * scale}px`, height: `${HEIGHT * scale}px`})
+        const size = {width: `${WIDTH * scale}px`, height: `${HEIGHT * scale}px`}
+        Object.assign(below.style, {position: 'fixed', left: `${left}px`, top: `${top}px`, ...size})
       }
-      if (session.state) show()
+      if (session.state) { paint(); show() }   // a new size clears the canvas
     }
 
     const at = e => [(e.clientX - left) / scale, (e.clientY - top) / scale]
@@ -107,40 +124,62 @@ const Kit = (() => {
     addEventListener('keyup', e => act('keyup', e.key))
     addEventListener('resize', fit)
     document.title = game.title
-    document.body.style.cssText = `margin:0;overflow:hidden;user-select:none;touch-action:none;background:${game.background ?? '#faf8ef'}`
+    const color = game.background ?? '#faf8ef'
+    document.body.style.cssText = `margin:0;overflow:hidden;user-select:none;touch-action:none;background:${color}`
     fit()
 
-    const capabilities = {seed: true, level: (game.levels ?? 1) > 1, difficulty: false, checkpoint: true, realTime: !!game.realTime}
+    const capabilities = {
+      seed: true, level: (game.levels ?? 1) > 1, difficulty: false, checkpoint: true, realTime: !!game.realTime}
     function getState() {
       const v = game.view(session.state), score = session.carried + v.score
+      if (v.board === session.state) v.board = {...v.board, motion: undefined}
       return structuredClone({
         schemaVersion: '2.0', gameId: game.id, seed: session.seed, timestampMs: Date.now(),
         gameTimeMs: Date.now() - session.started,
         status: v.outcome === null ? 'playing' : 'terminal', is_actionable: v.outcome === null,
-        terminal: {isTerminal: v.outcome !== null, outcome: v.outcome, reason: v.outcome === null ? null : v.reason ?? null},
-        metrics: {primary_score: score, score, level: session.level, lives: v.lives ?? null, progress: v.progress ?? null,
+        terminal: {
+          isTerminal: v.outcome !== null, outcome: v.outcome, reason: v.outcome === null ? null : v.reason ?? null},
+        metrics: {
+          primary_score: score, score, level: session.level, lives: v.lives ?? null, progress: v.progress ?? null,
           moves: session.steps},
-        game_state: {score, level: session.level, lives: v.lives ?? null, completion_progress: v.progress ?? null,
+        game_state: {
+          score, level: session.level, lives: v.lives ?? null, completion_progress: v.progress ?? null,
           environment: v.board ?? null}})
     }
     async function init(options = {}) {
       const seed = (options?.seed ?? session.seed) >>> 0, wanted = options?.level ?? 1
       const level = Math.max(1, Math.min(game.levels ?? 1, Math.floor(wanted)))
       begin(seed, level)
-      return {ok: true, accepted: {seed, level: wanted}, applied: {seed, level}, notes: level === wanted ? [] : ['level_clamped']}
+      const notes = level === wanted ? [] : ['level_clamped']
+      return {ok: true, accepted: {seed, level: wanted}, applied: {seed, level}, notes}
     }
     window.gameAPI = {
       version: '2.0', capabilities, getState, init,
       reset: options => init({seed: session.seed, level: session.level, ...options}),
-      checkpoint: () => JSON.stringify({...session, random: session.random.state, started: Date.now() - session.started}),
+      checkpoint: () => JSON.stringify(
+        {...session, random: session.random.state, started: Date.now() - session.started}),
       restore(text) {
         const saved = JSON.parse(text)
         Object.assign(session, saved, {random: new Random(saved.random), started: Date.now() - saved.started})
         due = 0
+        paint()
         show()
       }
     }
     begin(0, 1)
+  }
+
+  // set what only moves on the screen; `ms` of game time, at most 130
+  function animate(state, facts, ms = 110) { state.motion = {...facts, ms: Math.min(ms, 130), left: 1} }
+  const share = state => state.motion ? Math.max(0, state.motion.left) : 0
+  // a point on the way from one place to another: at the first while the whole motion is left
+  const between = (state, [x, y], [a, b]) => [a + (x - a) * share(state), b + (y - b) * share(state)]
+
+  // the arrow key that a drag stands for; null if it is short
+  function swipe([x, y], [a, b], least = 15) {
+    const [dx, dy] = [a - x, b - y]
+    if (Math.max(Math.abs(dx), Math.abs(dy)) < least) return null
+    return Math.abs(dx) > Math.abs(dy) ? (dx > 0 ? 'ArrowRight' : 'ArrowLeft') : (dy > 0 ? 'ArrowDown' : 'ArrowUp')
   }
 
   // drawing helpers, in logical units
@@ -155,6 +194,22 @@ const Kit = (() => {
     g.roundRect(x, y, w, h, radius)
     g.fill()
   }
+  function polygon(g, x, y, r, n, turn, color) {   // regular, its first corner at angle `turn`
+    g.beginPath()
+    for (let k = 0; k < n; k++) {
+      const angle = turn + k * 2 * Math.PI / n
+      g.lineTo(x + r * Math.cos(angle), y + r * Math.sin(angle))
+    }
+    g.closePath()
+    g.fillStyle = color
+    g.fill()
+  }
+  function disc(g, x, y, r, color) {
+    g.beginPath()
+    g.arc(x, y, r, 0, 7)
+    g.fillStyle = color
+    g.fill()
+  }
   // the line at the top: names and values, from left to right
   function bar(g, facts, color = '#776e65') {
     const each = WIDTH / facts.length
@@ -167,5 +222,5 @@ const Kit = (() => {
     g.fillRect(0, 85, WIDTH, 40)
     text(g, words, WIDTH / 2, 105, 16, '#333')
   }
-  return {WIDTH, HEIGHT, Random, play, text, box, bar, banner}
+  return {WIDTH, HEIGHT, Random, play, animate, left: share, between, swipe, text, box, polygon, disc, bar, banner}
 })()

@@ -19,8 +19,23 @@ function trace(board, source) {
   }
   return {path, end: [r, c]}
 }
-const hit = s => s.targets.filter(([r, c]) => trace(s.board, s.source).path.some(p => p[0] === r && p[1] === c)).length
+function hit(s) {
+  // the path begins at the source, which lies outside the board
+  const lit = new Set(trace(s.board, s.source).path.slice(1).map(([r, c]) => r * N + c))
+  return s.targets.filter(([r, c]) => lit.has(r * N + c)).length
+}
 
+// whether all targets can be hit with at most so many clicks
+function solvable(s, mirrors, clicks) {
+  if (hit(s) === s.targets.length) return true
+  return clicks > 0 && mirrors.some(([r, c], i) => {
+    const before = s.board[r][c]
+    s.board[r][c] = before === '/' ? '\\' : '/'
+    const found = solvable(s, mirrors.slice(i + 1), clicks - 1)
+    s.board[r][c] = before
+    return found
+  })
+}
 // a random walk of mirrors from the source makes a solvable level: targets lie on the beam, then the mirrors are turned
 function level_of(level, random) {
   const mirrors = Math.min(2 + level, 8), targets = Math.min(1 + Math.floor(level / 2), 4)
@@ -28,15 +43,19 @@ function level_of(level, random) {
     const board = Array.from({length: N}, () => Array(N).fill('.'))
     const source = {at: [random.int(N), -1], way: 1}
     for (let i = 0; i < mirrors; i++) board[random.int(N)][random.int(N)] = random.pick(['/', '\\'])
-    for (let i = random.int(4); i > 0; i--) { const r = random.int(N), c = random.int(N); if (board[r][c] === '.') board[r][c] = '#' }
+    for (let i = random.int(4); i > 0; i--) {
+      const [r, c] = [random.int(N), random.int(N)]
+      if (board[r][c] === '.') board[r][c] = '#'
+    }
     const lit = trace(board, source).path.slice(1)
     const free = lit.filter(([r, c]) => board[r][c] === '.'), turns = lit.filter(([r, c]) => board[r][c] !== '.').length
     const places = random.shuffle(free.slice(Math.floor(free.length / 2)))
     const distinct = [...new Set(places.map(String))].slice(0, targets).map(o => o.split(',').map(Number))
     if (turns < Math.min(1 + level, 4) || distinct.length < targets) continue
-    const s = {board, source, targets: distinct, turned: null}
-    for (let r = 0; r < N; r++) for (let c = 0; c < N; c++) if (board[r][c] in MIRROR && random.next() < .6) board[r][c] = board[r][c] === '/' ? '\\' : '/'
-    if (hit(s) < distinct.length) return s
+    const s = {board, source, targets: distinct}
+    const turning = board.flatMap((row, r) => row.map((_, c) => [r, c])).filter(([r, c]) => board[r][c] in MIRROR)
+    for (const [r, c] of turning) if (random.next() < .6) board[r][c] = board[r][c] === '/' ? '\\' : '/'
+    if (!solvable(s, turning, Math.min(Math.floor(level / 2), 2))) return s   // needs more clicks than these
   }
 }
 
@@ -45,7 +64,8 @@ Kit.play({
   begin: (level, random) => level_of(level, random),
   view(s) {
     const n = hit(s), all = n === s.targets.length
-    return {score: all ? 1 : 0, board: s, outcome: all ? 'success' : null, reason: 'solved', progress: n / s.targets.length}
+    return {score: all ? 1 : 0, board: s, outcome: all ? 'success' : null, reason: 'solved',
+      progress: n / s.targets.length}
   },
   press(s, x, y) {
     const r = Math.floor((y - TOP) / CELL), c = Math.floor((x - LEFT) / CELL), what = s.board[r]?.[c]
@@ -54,8 +74,12 @@ Kit.play({
   },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['solved', carried]], '#c7cbe0')
-    const mid = ([r, c]) => [LEFT + (c + .5) * CELL, TOP + (r + .5) * CELL], lit = new Set(trace(s.board, s.source).path.map(String))
-    s.board.forEach((row, r) => row.forEach((what, c) => Kit.box(g, LEFT + c * CELL + .5, TOP + r * CELL + .5, CELL - 1, CELL - 1, what === '#' ? '#7a5c58' : '#2b2e40', 3)))
+    const mid = ([r, c]) => [LEFT + (c + .5) * CELL, TOP + (r + .5) * CELL]
+    const lit = new Set(trace(s.board, s.source).path.map(String))
+    s.board.forEach((row, r) => row.forEach((what, c) => {
+      const color = what === '#' ? '#7a5c58' : '#2b2e40'
+      Kit.box(g, LEFT + c * CELL + .5, TOP + r * CELL + .5, CELL - 1, CELL - 1, color, 3)
+    }))
     const {path, end} = trace(s.board, s.source)
     Object.assign(g, {strokeStyle: '#ff4d5e', lineWidth: 2.5, lineJoin: 'round'})
     g.beginPath()

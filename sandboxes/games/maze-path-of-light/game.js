@@ -1,5 +1,5 @@
-// Maze, path of light: a light runs through a maze until the next junction, wall or turn of your choice, and leaves a bright
-// path. A level is solved when the light reaches the star.
+// Maze, path of light: a light runs through a maze until the next junction, wall or turn of your choice, and leaves a
+// bright path. A level is solved when the light reaches the star.
 'use strict'
 const TOP = 26, SIDE = 152, LEFT = 4
 const WAYS = {ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowDown: [1, 0], ArrowLeft: [0, -1]}
@@ -11,7 +11,8 @@ function dig(n, random) {
   const ways = Object.values(WAYS)
   while (stack.length) {
     const [r, c] = stack.at(-1)
-    const next = ways.map(([a, b], k) => [r + a, c + b, k]).filter(([a, b]) => a >= 0 && b >= 0 && a < n && b < n && !seen.has(`${a} ${b}`))
+    const next = ways.map(([a, b], k) => [r + a, c + b, k])
+      .filter(([a, b]) => a >= 0 && b >= 0 && a < n && b < n && !seen.has(`${a} ${b}`))
     if (!next.length) { stack.pop(); continue }
     const [a, b, k] = random.pick(next)
     open[r][c] |= 1 << k
@@ -23,7 +24,7 @@ function dig(n, random) {
 }
 function go(s, k) {
   if (s.over) return
-  const ways = Object.values(WAYS)
+  const ways = Object.values(WAYS), before = s.path.length - 1
   for (;;) {
     const [r, c] = s.at
     if (!(s.open[r][c] >> k & 1)) break
@@ -33,6 +34,7 @@ function go(s, k) {
     const exits = s.open[s.at[0]][s.at[1]] & ~(1 << (k + 2) % 4)
     if (exits & ~(1 << k)) break   // another way leads off
   }
+  if (s.path.length - 1 > before) Kit.animate(s, {before})
 }
 const cell = s => SIDE / s.open.length
 
@@ -40,23 +42,28 @@ Kit.play({
   id: 'maze-path-of-light', title: 'Maze: path of light', levels: 50, background: '#10002b', repeats: true,
   begin(level, random) {
     const n = SIZES[Math.min(level, SIZES.length) - 1]
-    return {open: dig(n, random), at: [0, 0], goal: [n - 1, n - 1], path: [[0, 0]], over: false}
+    return {open: dig(n, random), at: [0, 0], goal: [n - 1, n - 1], path: [[0, 0]], over: false, from: null,
+      motion: null}
   },
-  view: s => ({score: s.over ? 1 : 0, board: {open: s.open, at: s.at, goal: s.goal}, outcome: s.over ? 'success' : null, reason: 'reached the star'}),
+  view: s => ({score: s.over ? 1 : 0, board: {open: s.open, at: s.at, goal: s.goal},
+    outcome: s.over ? 'success' : null, reason: 'reached the star'}),
   key(s, name) { if (name in WAYS) go(s, Object.keys(WAYS).indexOf(name)) },
   press(s, x, y) { s.from = [x, y] },
   release(s, x, y) {
-    const [dx, dy] = [x - s.from[0], y - s.from[1]]
-    if (Math.max(Math.abs(dx), Math.abs(dy)) < 10) return
-    go(s, Math.abs(dx) > Math.abs(dy) ? (dx > 0 ? 1 : 3) : (dy > 0 ? 2 : 0))
+    const way = s.from && Kit.swipe(s.from, [x, y], 10)
+    s.from = null
+    if (way) go(s, Object.keys(WAYS).indexOf(way))
   },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['solved', carried]], '#e0aaff')
     const w = cell(s), mid = ([r, c]) => [LEFT + (c + .5) * w, TOP + (r + .5) * w]
     Kit.box(g, LEFT, TOP, SIDE, SIDE, '#240046', 3)
     Object.assign(g, {strokeStyle: 'rgba(255, 214, 10, .65)', lineWidth: w / 3.2, lineCap: 'round', lineJoin: 'round'})
+    const before = s.motion?.before ?? s.path.length - 1
+    const at = Kit.between(s, mid(s.path[before]), mid(s.at))   // a run is straight
     g.beginPath()
-    s.path.map(mid).forEach(([x, y], i) => i ? g.lineTo(x, y) : g.moveTo(x, y))
+    s.path.slice(0, before + 1).map(mid).forEach(([x, y], i) => i ? g.lineTo(x, y) : g.moveTo(x, y))
+    g.lineTo(...at)
     g.stroke()
     Object.assign(g, {strokeStyle: '#9d4edd', lineWidth: 2})
     s.open.forEach((row, r) => row.forEach((o, c) => {
@@ -70,7 +77,7 @@ Kit.play({
     }))
     Kit.text(g, '★', mid(s.goal)[0], mid(s.goal)[1] + 1, w * .7, '#ffd60a')
     g.beginPath()
-    g.arc(...mid(s.at), w / 3.4, 0, 7)
+    g.arc(...at, w / 3.4, 0, 7)
     g.fillStyle = '#fff3b0'
     g.fill()
   }

@@ -1,5 +1,5 @@
-// Shapes: a picture of triangles is cut into square tiles. A click turns a tile by a quarter; a level is solved when the
-// large picture equals the small one at the top. The rule of the original is known from descriptions only.
+// Shapes: a picture of triangles is cut into square tiles. A click turns a tile by a quarter; a level is solved when
+// the large picture equals the small one at the top. The rule of the original is known from descriptions only.
 'use strict'
 const KINDS = 4          // drawings of a tile: triangle, half, diamond corner, stripe
 const COLORS = ['#e76f51', '#2a9d8f', '#e9c46a', '#264653']
@@ -31,8 +31,9 @@ Kit.play({
   begin(level, random) {
     const n = SIZES[Math.min(level, SIZES.length) - 1], mirrored = random.next() < .7
     const s = {tiles: Array.from({length: n}, () => Array.from({length: n}, () => ({
-      kind: random.int(KINDS), color: random.int(COLORS.length), target: random.int(4), angle: 0}))), turned: null}
-    if (mirrored) for (const row of s.tiles) for (let c = 0; c < n / 2; c++) Object.assign(row[n - 1 - c], {kind: row[c].kind, color: row[c].color})
+      kind: random.int(KINDS), color: random.int(COLORS.length), target: random.int(4), angle: 0}))), motion: null}
+    if (mirrored) for (const row of s.tiles) for (let c = 0; c < n / 2; c++)
+      Object.assign(row[n - 1 - c], {kind: row[c].kind, color: row[c].color})
     do for (const t of s.tiles.flat()) t.angle = random.int(4); while (wrong(s) < n)
     return s
   },
@@ -42,18 +43,18 @@ Kit.play({
     const r = Math.floor((y - TOP) / size(s)), c = Math.floor((x - left(s)) / size(s)), tile = s.tiles[r]?.[c]
     if (!tile) return
     tile.angle = (tile.angle + 1) % 4
-    s.turned = {r, c, left: 6}
+    Kit.animate(s, {r, c}, 100)
   },
-  animate(s) { return s.turned && --s.turned.left >= 0 },
   draw(g, s, {level, carried}) {
     Kit.text(g, `level ${level}`, 30, 14, 10, '#264653')
     Kit.text(g, `solved ${carried}`, 30, 30, 10, '#264653')
     const n = s.tiles.length, small = 48 / n
     Kit.box(g, 98, 4, 52, 52, '#fff', 3)
-    s.tiles.forEach((row, r) => row.forEach((t, c) => drawTile(g, 100 + c * small, 6 + r * small, small, {...t, angle: t.target})))
+    s.tiles.forEach((row, r) => row.forEach((t, c) =>
+      drawTile(g, 100 + c * small, 6 + r * small, small, {...t, angle: t.target})))
     Kit.box(g, left(s) - 2, TOP - 2, n * size(s) + 4, n * size(s) + 4, '#fff', 3)
     s.tiles.forEach((row, r) => row.forEach((t, c) => {
-      const still = s.turned?.left > 0 && s.turned.r === r && s.turned.c === c ? s.turned.left / 6 : 0
+      const still = s.motion?.r === r && s.motion.c === c ? Kit.left(s) : 0
       drawTile(g, left(s) + c * size(s), TOP + r * size(s), size(s), {...t, angle: t.angle - still})
     }))
     Object.assign(g, {strokeStyle: '#d9cfc1', lineWidth: .8})

@@ -20,13 +20,18 @@ const spot = random => [LEFT + 10 + random.int(SIDE - 20), TOP + 10 + random.int
 function level_of(level, random) {
   const n = Math.min(4 + level, 12)
   const home = []
-  for (let tries = 0; home.length < n; tries++) { const p = spot(random); if (far(home, p) || tries > 4000) home.push(p) }
+  for (let tries = 0; home.length < n; tries++) {
+    const p = spot(random)
+    if (far(home, p) || tries > 4000) home.push(p)
+  }
   const threads = []
   const pairs = random.shuffle(home.flatMap((_, a) => home.slice(0, a).map((_, b) => [a, b])))
-  pairs.sort((p, q) => Math.hypot(home[p[0]][0] - home[p[1]][0], home[p[0]][1] - home[p[1]][1]) - Math.hypot(home[q[0]][0] - home[q[1]][0], home[q[0]][1] - home[q[1]][1]))
+  const long = ([a, b]) => Math.hypot(home[a][0] - home[b][0], home[a][1] - home[b][1])
+  pairs.sort((p, q) => long(p) - long(q))
   for (const [a, b] of pairs) {
     if (threads.length >= 2 * n - 4) break
-    const clear = threads.every(([c, d]) => new Set([a, b, c, d]).size < 4 || !cross([home[a], home[b]], [home[c], home[d]]))
+    const clear = threads.every(([c, d]) => new Set([a, b, c, d]).size < 4
+      || !cross([home[a], home[b]], [home[c], home[d]]))
     if (clear) threads.push([a, b])
   }
   const s = {knots: [], threads, home, held: null}
@@ -39,7 +44,8 @@ Kit.play({
   begin: (level, random) => level_of(level, random),
   view(s) {
     const n = crossings(s), clear = n === 0 && s.held === null
-    return {score: clear ? 1 : 0, board: s, outcome: clear ? 'success' : null, reason: 'untangled', progress: 1 / (1 + n)}
+    return {score: clear ? 1 : 0, board: s, outcome: clear ? 'success' : null, reason: 'untangled',
+      progress: 1 / (1 + n)}
   },
   press(s, x, y) {
     const near = s.knots.map(([a, b], i) => [Math.hypot(a - x, b - y), i]).sort((p, q) => p[0] - q[0])[0]
@@ -57,8 +63,10 @@ Kit.play({
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['cross', crossings(s)], ['solved', carried]], '#6d597a')
     s.threads.forEach(([a, b], i) => {
-      const bad = s.threads.some(([c, d]) => new Set([a, b, c, d]).size === 4 && cross([s.knots[a], s.knots[b]], [s.knots[c], s.knots[d]]))
-      Object.assign(g, {strokeStyle: bad ? COLORS[i % COLORS.length] : '#adb5bd', lineWidth: bad ? 2.5 : 1.6, lineCap: 'round'})
+      const bad = s.threads.some(([c, d]) => new Set([a, b, c, d]).size === 4
+        && cross([s.knots[a], s.knots[b]], [s.knots[c], s.knots[d]]))
+      Object.assign(g, {strokeStyle: bad ? COLORS[i % COLORS.length] : '#adb5bd', lineWidth: bad ? 2.5 : 1.6,
+        lineCap: 'round'})
       g.beginPath()
       g.moveTo(...s.knots[a])
       g.lineTo(...s.knots[b])

@@ -31,24 +31,32 @@ class Manifest:
     def __post_init__(self):
         if self.budget < 1: raise ValueError(f'{self.id}: budget is {self.budget}; an episode has at least one step')
         if self.reference <= 0: raise ValueError(f'{self.id}: reference is {self.reference}; give a score above 0')
-        if unknown := {*self.mouse} - {*MOUSE}: raise ValueError(f'{self.id}: mouse takes {", ".join(MOUSE)}, not {min(unknown)}')
+        if unknown := {*self.mouse} - {*MOUSE}:
+            raise ValueError(f'{self.id}: mouse takes {", ".join(MOUSE)}, not {min(unknown)}')
         if not self.keys and not self.mouse: raise ValueError(f'{self.id}: a game takes keys or the mouse')
 
 MOUSE = 'click', 'drag'   # mouse actions that a game may accept
 
 # %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #7a38d640
+def _read_object(path):
+    "The JSON object that a file holds."
+    if not path.is_file():
+        raise FileNotFoundError(f'{path} is missing: a game is a folder with index.html and manifest.json')
+    try: found = json.loads(path.read_text(encoding='utf-8'))
+    except ValueError as e: raise ValueError(f'{path} is not JSON: {e}') from None
+    if not isinstance(found, dict): raise ValueError(f'{path} holds {type(found).__name__}, not an object')
+    return found
+
 def read_manifest(
     folder: Path,   # of a game
 ) -> Manifest:
     "The manifest of a game's folder. Raises `FileNotFoundError` or `ValueError` with the file and the field."
     path = folder/'manifest.json'
-    if not path.is_file(): raise FileNotFoundError(f'{path} is missing: a game is a folder with index.html and manifest.json')
-    try: found = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError as e: raise ValueError(f'{path} is not JSON: {e}') from None
-    if not isinstance(found, dict): raise ValueError(f'{path} holds {type(found).__name__}, not an object')
-    known = {o.name for o in fields(Manifest)}
-    if unknown := {*found} - known: raise ValueError(f'{path} has an unknown field {min(unknown)!r}; there are {", ".join(sorted(known))}')
-    if missing := {'id', 'title', 'rules', 'keys', 'mouse'} - {*found}: raise ValueError(f'{path} lacks {min(missing)!r}')
+    found, known = _read_object(path), sorted(o.name for o in fields(Manifest))
+    if unknown := {*found} - {*known}:
+        raise ValueError(f'{path} has an unknown field {min(unknown)!r}; there are {", ".join(known)}')
+    missing = {'id', 'title', 'rules', 'keys', 'mouse'} - {*found}
+    if missing: raise ValueError(f'{path} lacks {min(missing)!r}')
     if found['id'] != folder.name: raise ValueError(f'{path}: id is {found["id"]!r}, the folder {folder.name!r}')
     return Manifest(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
 
@@ -82,9 +90,12 @@ def read_state(
     "The state of a game. Raises `ValueError` if the page has no game or its state lacks a score."
     if not isinstance(answer, Mapping): raise ValueError('the page has no window.gameAPI with getState()')
     inner, metrics, end = (answer.get(k) or {} for k in ('game_state', 'metrics', 'terminal'))
-    score = next((o for o in (metrics.get('primary_score'), metrics.get('score'), inner.get('score')) if o is not None), None)
-    if not isinstance(score, (int, float)): raise ValueError(f'the state has no score: {", ".join(answer)}')
     first = lambda *values: next((o for o in values if o is not None), None)
-    return GameState(float(score), first(inner.get('level'), metrics.get('level')), first(inner.get('lives'), metrics.get('lives')),
-                     first(inner.get('completion_progress'), metrics.get('progress')), bool(end.get('isTerminal')),
-                     end.get('outcome'), end.get('reason'), inner.get('environment'))
+    score = first(metrics.get('primary_score'), metrics.get('score'), inner.get('score'))
+    if not isinstance(score, (int, float)): raise ValueError(f'the state has no score: {", ".join(answer)}')
+    return GameState(
+        score=float(score), level=first(inner.get('level'), metrics.get('level')),
+        lives=first(inner.get('lives'), metrics.get('lives')),
+        progress=first(inner.get('completion_progress'), metrics.get('progress')),
+        terminal=bool(end.get('isTerminal')), outcome=end.get('outcome'), reason=end.get('reason'),
+        board=inner.get('environment'))

@@ -96,7 +96,7 @@ class Game:
 
     @property
     def reference(self) -> float:
-        "The score that counts as 100 %: the mean of persons' scores in `human.json` (`tasks.games.person`), else the manifest's."
+        "The score that counts as 100 %: the mean of persons' scores in `human.json`, else the manifest's."
         scores = [o['score'] for o in read_json(self.folder/'human.json', [])]
         return sum(scores) / len(scores) if scores else self.manifest.reference
 
@@ -117,7 +117,8 @@ class Game:
         except ValueError as e: return Outcome(done=True, info=dict(reason=str(e)))
         reward = min(1., max(0., s.score / self.reference))
         info = dict(score=s.score, level=s.level, lives=s.lives, reason=s.reason, checksum=self.checksum)
-        return Outcome(reward, reward >= 1, s.terminal, {k: v for k, v in info.items() if v is not None}, signal=s.progress)
+        known = {k: v for k, v in info.items() if v is not None}
+        return Outcome(reward, reward >= 1, s.terminal, known, signal=s.progress)
 
     def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "The heuristic player. Raises `LookupError` if the game has none."

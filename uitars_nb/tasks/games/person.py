@@ -16,6 +16,31 @@ from .contract import read_state
 from .game import START, STATE, Game
 
 # %% ../../../nbs/20_tasks/25_games/12_person.ipynb #465daff2
+async def _open_window(playwright, game, scale):
+    "A page that shows the game in a window of its own."
+    width, height = round(160 * scale), round(210 * scale)
+    args = [f'--window-size={width},{height}']
+    if hasattr(os, 'geteuid') and os.geteuid() == 0: args.append('--no-sandbox')
+    path = find_chromium(shell=False)   # a headless shell has no window
+    browser = await playwright.chromium.launch(headless=False, executable_path=path, args=args)
+    page = await browser.new_page(viewport=dict(width=width, height=height))
+    await page.goto((game.folder/'index.html').as_uri())
+    return page
+
+async def _watch(page, most):
+    "The last answer of the game before it ends, `most` moves are made or the window is closed; and the moves."
+    from playwright.async_api import Error
+    answer = await page.evaluate(STATE)
+    moves_of = lambda answer: int((answer.get('metrics') or {}).get('moves') or 0)
+    try:
+        while not read_state(answer).terminal and moves_of(answer) < most:
+            await asyncio.sleep(.1)
+            answer = await page.evaluate(STATE)
+        await page.context.browser.close()
+    except Error: pass   # the window was closed
+    return answer, moves_of(answer)
+
+# %% ../../../nbs/20_tasks/25_games/12_person.ipynb #caedc0f6
 @dataclass(frozen=True)
 class HumanScore:
     "One game that a person has played."
@@ -31,27 +56,15 @@ async def play_by_hand(
     level: int = 1,
     scale: float = 3.,      # window pixels a logical unit
 ) -> HumanScore:
-    """Open the game in a window and return the score when the game ends, the budget of moves is spent or the window is closed.
+    """Open the game in a window; the score when it ends, the budget of moves is spent or the window is closed.
     Raises `RuntimeError` without a display."""
     if not os.environ.get('DISPLAY') and os.name == 'posix' and os.uname().sysname == 'Linux':
         raise RuntimeError('a person needs a display: set DISPLAY, or run this on a desktop')
-    from playwright.async_api import Error, async_playwright
-    size, args = dict(width=round(160 * scale), height=round(210 * scale)), ['--no-sandbox'] if hasattr(os, 'geteuid') and os.geteuid() == 0 else []
+    from playwright.async_api import async_playwright
     async with async_playwright() as playwright:
-        path = find_chromium(shell=False)   # a headless shell has no window
-        browser = await playwright.chromium.launch(headless=False, executable_path=path, args=[*args, '--window-size={width},{height}'.format(**size)])
-        page = await browser.new_page(viewport=size)
-        await page.goto((game.folder/'index.html').as_uri())
+        page = await _open_window(playwright, game, scale)
         await page.evaluate(START, dict(seed=seed, level=level))
-        answer, moves = await page.evaluate(STATE), 0
-        try:
-            while True:
-                answer = await page.evaluate(STATE)
-                state, moves = read_state(answer), int((answer.get('metrics') or {}).get('moves') or 0)
-                if state.terminal or moves >= game.max_steps: break
-                await asyncio.sleep(.1)
-        except Error: pass   # the window was closed
-        else: await browser.close()
+        answer, moves = await _watch(page, game.max_steps)
     state = read_state(answer)
     return HumanScore(seed, state.score, moves, state.terminal, game.checksum)
 

@@ -56,7 +56,8 @@ def _after(board, depth):
     free = np.argwhere(board == 0)
     if depth == 1 or not len(free): return float((board * SNAKE).sum() / SNAKE.max())
     tried = free[np.linspace(0, len(free) - 1, min(CELLS, len(free))).astype(int)]
-    return sum(p * best_move(_with(board, cell, tile), depth - 1)[0] for cell in tried for tile, p in ((2, .9), (4, .1))) / len(tried)
+    value = lambda cell, tile: best_move(_with(board, cell, tile), depth - 1)[0]
+    return sum(.9 * value(cell, 2) + .1 * value(cell, 4) for cell in tried) / len(tried)
 
 def _with(board, cell, tile):
     out = board.copy()

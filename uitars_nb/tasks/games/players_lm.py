@@ -29,6 +29,7 @@ def drop_piece(
     "The board with the piece at its lowest place, full lines still there; None if it does not fit."
     cells = np.argwhere(shape)
     def fits(r):
+        "Whether the piece is free at row `r`; above the board it is."
         at = cells + (r, c)
         inside = (at[:, 1] >= 0).all() and (at[:, 1] < 10).all() and (at[:, 0] < 20).all()
         return inside and not board[tuple(at[at[:, 0] >= 0].T)].any()
@@ -61,7 +62,8 @@ async def play_tetris(session, spec: TaskSpec) -> AsyncIterator[Action]:
             shape = np.rot90(np.array(piece['shape']), -turns)
             for c in range(-2, 10):
                 moved = c - piece['c']
-                if (done := drop_piece(board, shape, c, piece['r'])) is not None: options.append((stack_value(done), -turns, -abs(moved), turns, moved))
+                if (done := drop_piece(board, shape, c, piece['r'])) is None: continue
+                options.append((stack_value(done), -turns, -abs(moved), turns, moved))
         _, _, _, turns, moved = max(options, default=(0, 0, 0, 0, 0))
         for _ in range(turns): yield tap('up')
         for _ in range(abs(moved)): yield tap('right' if moved > 0 else 'left')
