@@ -121,7 +121,8 @@ async def retry(
     context: GuardedContext,
     work: Callable[[], Awaitable],  # asks the active tab
 ):
-    "The result of `work()`. If the page fails after the policy's first action, repair it and retry, at last in a blank tab."
+    """The result of `work()`. If the page fails after the policy's first action, repair it and retry,
+    at last in a blank tab."""
     for replace in (False, True):
         try: return await work()
         except PageFailure:

@@ -157,7 +157,8 @@ class Page(TabState):
         asyncio.ensure_future(work).add_done_callback(lambda f: f.cancelled() or f.exception())
 
     async def draw(self, **frame) -> dict:
-        "Draw one frame on demand and return Chromium's answer; {} without a frame. Raises `RuntimeError` if the browser cannot draw on demand."
+        """Draw one frame on demand and return Chromium's answer; {} without a frame.
+        Raises `RuntimeError` if the browser cannot draw on demand."""
         if not self.browser.on_demand: return {}
         try: return await self.browser.draw(self.cdp, lambda late: self.beside(self.free(late)), **frame)
         except CdpError as e:

@@ -62,7 +62,8 @@ def begin(
     limits: dict,
     group: int | None = None,
 ) -> tuple[int, int]:
-    "Start a child that becomes the ordered program; returns its process id, and a pipe: empty on success, else an errno."
+    """Start a child that becomes the ordered program; return its process id, and a pipe:
+    empty on success, else an errno."""
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -188,7 +188,7 @@ class ClientLine(UserCalls):
     def __init__(self, ws: WebSocket, manager: Manager, user: str):
         super().__init__(manager, user)
         self.ws, self.outbox, self.tasks = ws, Outbox(), set()   # tasks: requests that are open
-        self.room, self.deaf = asyncio.Event(), False            # room: set when a request may begin; deaf: the client receives no more
+        self.room, self.deaf = asyncio.Event(), False   # room: a request may begin; deaf: the client receives no more
 
     def say(self, message: dict) -> None: "Send a message, with all others that are ready."; self.outbox.put(message)
 
@@ -216,7 +216,8 @@ class ClientLine(UserCalls):
         self.say(dict(id=id, error=dict(status=e.status, message=str(e), retry_after=e.retry_after)))
 
     async def hear(self, text: str) -> None:
-        "Start answering the requests of a message, at most `most` at a time. Raises `ValueError` for an invalid message."
+        """Start answering the requests of a message, at most `most` at a time.
+        Raises `ValueError` for an invalid message."""
         asked = json.loads(text)
         for o in asked if isinstance(asked, list) else [asked]:
             if not isinstance(o, dict): raise ValueError('a request is an object')

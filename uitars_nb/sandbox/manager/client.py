@@ -39,7 +39,7 @@ class PendingRequests:
     "Requests that wait for their answers."
     def __init__(self):
         self.pending, self.outbox, self.ids = {}, Outbox(), itertools.count(1)   # pending: id -> (request, future)
-        self.trouble = RuntimeError(IDLE)                                        # error of every request; None while the client runs
+        self.trouble = RuntimeError(IDLE)   # error of every request; None while the client runs
 
     async def ask(self, op: str, **args) -> Any:
         "The manager's answer. Raises `Refused`, and `RuntimeError` if the client does not run."

@@ -101,7 +101,9 @@ class LocalProcess:
         self.pid, self.born = (row.pid, row.born) if row.pid else find_unrecorded_worker(self.path)
 
     def alive(self) -> bool: "Whether this process still lives."; return alive(self.pid, self.born)
-    def kill(self) -> None: "Kill the process and all processes that it has started."; kill(self.pid, self.born, self.row.id)
+    def kill(self) -> None:
+        "Kill the process and all processes that it has started."
+        kill(self.pid, self.born, self.row.id)
 
     def url(self) -> str:
         "The URL where the worker listens; empty before that."

@@ -38,7 +38,8 @@ class Host(Protocol):
         "Open a session for a slot, not yet reset. Raises `EnvironmentFailure`."
     def check(self, name: str, args: Sequence, kwargs: Mapping) -> None:
         "Optional. Raises `PermissionError` for a call that clients may not make."
-    def alive(self, session: Session) -> bool: "Whether the session's browser or other process is alive; called before each lease."
+    def alive(self, session: Session) -> bool:
+        "Whether the session's browser or other process is alive; called before each lease."
     async def close(self) -> None: "Release the resources that the sessions shared."
 
 # %% ../../../nbs/10_sandbox/60_manager/00_kinds.ipynb #9c218bcb

@@ -117,7 +117,7 @@ class WorkerPool:
         return [o for o in self.links.values() if not o.quitting]
 
     def short(self) -> bool:
-        "Whether the pool needs a worker: it has fewer than its warm reserve, or more waiting requests than coming slots."
+        "Whether the pool lacks workers: fewer than its warm reserve, or more waiting requests than coming slots."
         live = self.live()
         return len(live) < self.warm or len(self.queue) > sum(o.row.slots for o in live) - self.leased
 
