@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['constant_of', 'user_message', 'ChatJudge']
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/28_judges.ipynb #10780a08
+# %% ../../../nbs/80_evaluation/30_benchmarks/28_judges.ipynb #fb25f2f3
 import ast, os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,20 +15,23 @@ import numpy as np
 from ...model.remote import RemoteError, RetryingClient, find_model
 from ...model.server import data_url
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/28_judges.ipynb #4bfc1a41
+# %% ../../../nbs/80_evaluation/30_benchmarks/28_judges.ipynb #09a2be48
 def constant_of(
     file: str | Path,   # a Python file of the benchmark
     name: str,          # of a string constant, such as 'GRADER_TEMPLATE'
+    within: str = '',   # the function that assigns it; '': anywhere
 ) -> str:
-    "The string assigned to `name`; a call of `strip()` on it is applied. Raises `LookupError` if there is none."
-    for node in ast.walk(ast.parse(Path(file).read_text(encoding='utf-8'))):
+    "The first string assigned to `name`; a call of `strip()` on it is applied. Raises `LookupError` if there is none."
+    tree = ast.parse(Path(file).read_text(encoding='utf-8'))
+    inside = [o for o in ast.walk(tree) if getattr(o, 'name', '') == within] if within else [tree]
+    for node in (n for o in inside for n in ast.walk(o)):
         if not isinstance(node, ast.Assign) or name not in [getattr(o, 'id', '') for o in node.targets]: continue
         value, strip = node.value, getattr(getattr(node.value, 'func', None), 'attr', '') == 'strip'
         text = getattr(value.func.value if strip else value, 'value', None)
         if isinstance(text, str): return text.strip() if strip else text
     raise LookupError(f'{file} assigns no string to {name}')
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/28_judges.ipynb #88ce075d
+# %% ../../../nbs/80_evaluation/30_benchmarks/28_judges.ipynb #a27ba597
 def user_message(
     text: str,
     images: Sequence[np.ndarray] = (),   # uint8 (height, width, 3), sent after the text
