@@ -160,7 +160,7 @@ def test_a_baseline_plays_reports_and_resumes(tmp_path):
         status, out, err = cli(*words, cwd=Path(__file__).parents[1])
         assert status == 0 and '1 episodes, 0 environment failures' in out, out + err
         seen.append({p.name: p.read_bytes() for p in (tmp_path/'report').iterdir() if p.is_file()})
-    assert set(seen[0]) == {'suite.ipynb', 'episodes.csv', 'success.svg', 'stops.svg', 'cost.svg'}
+    assert set(seen[0]) == {'suite.ipynb', 'suite.html', 'episodes.csv', 'success.svg', 'stops.svg', 'cost.svg'}
     assert seen[0] == seen[1]
     played = [json.loads(row)['episodes'] for row in (tmp_path/'run'/'oracle'/'metrics.jsonl').read_text().splitlines()]
     assert played == [1, 0, 0, 0]   # the command, then its notebook, twice
@@ -180,7 +180,7 @@ def test_the_main_job_learns_reports_and_resumes(tmp_path):
         status, out, err = cli(*words, cwd=Path(__file__).parents[1])
         assert status == 0 and '\nrl ppo' not in out and re.search('^rl ', out, re.M) and out.count('difference') == 2, out + err
         seen.append({p.name: p.read_bytes() for p in (tmp_path/'report').iterdir() if p.is_file()})
-    assert set(seen[0]) == {'main.ipynb', 'episodes.csv', 'learning.csv', 'learning.svg', 'practice.csv', 'practice.svg', 'recipes.json', 'stages.csv', 'success.svg', 'stops.svg'}
+    assert set(seen[0]) == {'main.ipynb', 'main.html', 'episodes.csv', 'learning.csv', 'learning.svg', 'practice.csv', 'practice.svg', 'recipes.json', 'stages.csv', 'success.svg', 'stops.svg'}
     assert seen[0] == seen[1]
     for name in ('before', 'demos', 'after', 'rl'):
         played = [json.loads(row)['episodes'] for row in (tmp_path/'run'/name/'metrics.jsonl').read_text().splitlines()]
