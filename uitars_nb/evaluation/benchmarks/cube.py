@@ -8,8 +8,8 @@ __all__ = ['LIVE', 'VARIABLE', 'NOTHING', 'KEYS', 'PLAYED', 'BROWSER_SPACE', 'ne
            'base_classes', 'cube_classes', 'get_debug_benchmark', 'make_debug_agent', 'cube_actions', 'outcome_of',
            'CubeSession', 'CubeTask', 'play_cube', 'play_task', 'cube_index']
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #2765efb1
-import asyncio, os
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #5d1d2ace
+import asyncio, os, threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -30,7 +30,7 @@ from ...tasks.base import Outcome, get_task, opener_of, suite
 from ...tasks.gym import TaskPlayer, lone_browser
 from ...tasks.session_pools import browser_of
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #2f660071
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #f0a7c110
 def need_cube() -> None:
     "Raises `ImportError` with advice if cube-standard is not there."
     try: import cube.core, cube.task, cube.benchmark
@@ -45,13 +45,11 @@ def offered(
     modes = ('gui', 'game', 'mobile', 'sdk') if opener_of(name) else ('gui',)
     return ActionSpace(tuple(o for o in ACTION_SPACE.select(*modes) if o.name not in ACTION_SPACE.select('ending')))
 
-def schemas(
-    space: ActionSpace,
-) -> list[dict]:
+def schemas(space: ActionSpace) -> list[dict]:
     "Name, description and JSON schema of the parameters of each function."
     return [dict(to_tool(o)['function']) for o in space]
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #5f9d2cd2
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #f2866bd7
 def as_action(
     name: str,
     args: Mapping,        # JSON
@@ -69,14 +67,16 @@ def as_json(action: Action) -> dict:
     parameters = {p.name: p for p in ACTION_SPACE[action.name].parameters}
     return {k: write_value(parameters[k], v) if parameters[k].type == 'point' else v for k, v in action.args.items()}
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #b6f73cd8
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #cf6cc136
 LIVE = {}   # id of a task -> the `SuitePlayer` that was reset last, for debug agents
+_first = threading.Lock()   # threads that start the shared event loop together would get two of them
 
 class SuitePlayer:
     "Plays one task instance synchronously."
     def __init__(self,
         spec: TaskSpec,
     ):
+        with _first: run(asyncio.sleep(0))
         self.spec, name = spec, spec.name
         opener = opener_of(name) or partial(lone_browser, browser_of(name))
         self.player, self.outcome, self.space = TaskPlayer(get_task(name), opener), Outcome(), offered(name)
@@ -101,7 +101,7 @@ class SuitePlayer:
         "Close the session. Safe to call twice."
         run(self.player.close())
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #d33b18da
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #1198475b
 VARIABLE = 'UITARS_CUBE_SUITE'   # suites or tasks, separated by commas
 
 def cube_specs() -> list[TaskSpec]:
@@ -141,7 +141,7 @@ class ToolMethods:
 
 NOTHING = dict(type='object', properties={})   # schema of no parameters
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #650954e8
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #c837f667
 class TaskMethods:
     "The methods of a cube's task: an instance of a task of this project."
     def _make_tool(self, role=None):
@@ -172,7 +172,7 @@ class ConfigMethods:
         tool = self.tool_config or made['UitarsToolConfig']()
         return made['UitarsTask'](metadata=about, tool_config=tool, runtime_context=runtime_context)
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #d5036865
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #5904d797
 def base_classes() -> list[type]:
     "Tool, task and their configurations."
     from cube.task import Task, TaskConfig, TaskMetadata
@@ -189,7 +189,7 @@ def base_classes() -> list[type]:
     class UitarsTaskConfig(ConfigMethods, TaskConfig): "Makes a task on a worker."
     return [UitarsTool, UitarsToolConfig, UitarsTaskMetadata, UitarsTask, UitarsTaskConfig]
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #0a2c22c0
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #e24c7d78
 @cache
 def cube_classes() -> dict[str, type]:
     "Name -> class of the cube. Raises `ImportError` without cube-standard."
@@ -218,7 +218,7 @@ def __getattr__(name):
     if name.startswith('Uitars'): return cube_classes()[name]
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #78886e18
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #707ca8b2
 def get_debug_benchmark():
     "The cube as `cube test` takes it."
     return cube_classes()['UitarsBenchmarkConfig']()
@@ -239,7 +239,7 @@ def make_debug_agent(
         return CubeAction(name=action.name, arguments=as_json(action))
     return act
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #8d11630a
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #69f1dc77
 KEYS = dict(ctrl='Control', shift='Shift', alt='Alt', meta='Meta', enter='Enter', tab='Tab', esc='Escape', space=' ',
             escape='Escape', backspace='Backspace', delete='Delete', up='ArrowUp', down='ArrowDown', left='ArrowLeft',
             right='ArrowRight', home='Home', end='End', pageup='PageUp', pagedown='PageDown')
@@ -261,7 +261,7 @@ def cube_actions(
         case 'hotkey': return [press('+'.join(KEYS.get(k, k) for k in args['key'].split()))]
     return [('browser_wait', dict(seconds=max(1, round(args['time']))))]
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #5a20ab21
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #cbe670b4
 def outcome_of(reward: float, done: bool) -> Outcome:
     "The cube's reward as an outcome: a success is the full reward."
     return Outcome(max(-1., min(1., float(reward))), reward >= 1, bool(done))
@@ -306,7 +306,7 @@ class CubeSession:
         if self.task: await self.do(self.task.close)
         self.thread.shutdown()
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #42c25ffb
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #9cb37ee2
 class CubeTask:
     "What the episode loop asks of a task, answered by the cube."
     def __init__(self,
@@ -326,7 +326,7 @@ class CubeTask:
         reward, _ = await session.do(session.task.evaluate)
         return outcome_of(reward, await session.do(session.task.finished))
 
-# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #94ab3934
+# %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #2d87bc0b
 async def play_cube(
     config,                     # a cube's `BenchmarkConfig`, with a tool that shows screenshots
     policy: str,                # as `evaluation.policies.make_player` takes it
