@@ -34,6 +34,7 @@ def test_two_players_of_a_task_show_the_same_first_screen_and_close_twice():
     for player in (one, two): player.reset()
     assert np.array_equal(one.player.obs.screenshot, two.player.obs.screenshot) and LIVE[spec.id] is two
     assert 'finished' in one.act('finished', {})
+    assert 'point' in two.act('click', dict(point='left')) and not two.act('click', dict(point='<point>1 999</point>')) and not two.act('click', dict(point=[1, 999]))
     for player in (one, two): player.close(); player.close()
 
 
@@ -52,8 +53,9 @@ def cube_test(names, *options):
 
 @with_cube
 @pytest.mark.timeout(300)
-def test_our_suite_passes_cube_test():
-    done = cube_test('miniwob/click-test,miniwob/enter-text')
+@pytest.mark.parametrize('names', ['miniwob/click-test,miniwob/enter-text', 'files/copy-sdk,files/add-up-sdk'])
+def test_our_suite_passes_cube_test(names):
+    done = cube_test(names)
     assert not done.returncode and 'tasks=2  failures=0' in done.stdout and done.stdout.strip().endswith('PASSED'), done.stdout[-2000:] + done.stderr[-2000:]
     assert 'FAIL' not in done.stdout and 'PASS  test_reset_reproducibility' in done.stdout and 'PASS  test_close_idempotent' in done.stdout
 
