@@ -641,3 +641,21 @@ async def test_device_scale(browser):
     assert (await session.observe()).screenshot[239, 199].tolist() == [0, 0, 255]
     assert await session.evaluate('[innerWidth, innerHeight, devicePixelRatio]') == [500, 320, 2]
     await session.close()
+
+
+def test_threads_that_need_the_shared_loop_together_get_one(monkeypatch):
+    "With two loops, a session of one would be waited for on the other, for ever."
+    import threading
+    import time
+
+    from uitars_nb.sandbox import base
+
+    made = []
+    class Slow:
+        def __init__(self): time.sleep(.05); made.append(self)
+    monkeypatch.setattr(base, '_background', None)
+    monkeypatch.setattr(base, 'Background', Slow)
+    threads = [threading.Thread(target=base._shared) for _ in range(8)]
+    for o in threads: o.start()
+    for o in threads: o.join()
+    assert len(made) == 1

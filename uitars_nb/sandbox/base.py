@@ -89,7 +89,7 @@ class Background:
 GRACE = 10.   # seconds that a cancelled coroutine has to clean up after Ctrl-C
 
 # %% ../../nbs/10_sandbox/00_base.ipynb #5c0b7d1e
-_background = None
+_background, _starting = None, threading.Lock()
 
 def run(
     coro: Coroutine,               # what to run
@@ -106,12 +106,13 @@ def begin(
 
 def _shared():
     global _background
-    if _background is None: _background = Background()
+    with _starting:   # threads that need the loop together share one
+        if _background is None: _background = Background()
     return _background
 
 def _forget():
-    global _background
-    _background = None
+    global _background, _starting
+    _background, _starting = None, threading.Lock()
 
 os.register_at_fork(after_in_child=_forget)   # a forked process inherits the loop without its thread
 

@@ -9,7 +9,7 @@ __all__ = ['LIVE', 'VARIABLE', 'NOTHING', 'KEYS', 'PLAYED', 'BROWSER_SPACE', 'ne
            'CubeSession', 'CubeTask', 'play_cube', 'play_task', 'cube_index']
 
 # %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #5d1d2ace
-import asyncio, os, threading
+import asyncio, os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -69,14 +69,12 @@ def as_json(action: Action) -> dict:
 
 # %% ../../../nbs/80_evaluation/30_benchmarks/55_cube.ipynb #cf6cc136
 LIVE = {}   # id of a task -> the `SuitePlayer` that was reset last, for debug agents
-_first = threading.Lock()   # threads that start the shared event loop together would get two of them
 
 class SuitePlayer:
     "Plays one task instance synchronously."
     def __init__(self,
         spec: TaskSpec,
     ):
-        with _first: run(asyncio.sleep(0))
         self.spec, name = spec, spec.name
         opener = opener_of(name) or partial(lone_browser, browser_of(name))
         self.player, self.outcome, self.space = TaskPlayer(get_task(name), opener), Outcome(), offered(name)
