@@ -480,11 +480,12 @@ async def test_no_worker_comes_up(managers):
 
 
 async def test_a_worker_that_dies_again_and_again_is_started_ever_more_slowly(managers):
-    starts = []
-    manager = await managers(dict(fragile=KindConfig(slots=2, warm=1, most=1)), watch=lambda event, **facts: starts.append(event == 'worker gone'),
-                             hosts=dict(fragile='tests.manager_kinds:FragileHost'))
-    await asyncio.sleep(4)
-    assert 1 <= sum(starts) <= 6
+    ends = []
+    note = lambda event, **facts: ends.append(time.monotonic()) if event == 'worker gone' else None
+    await managers(dict(fragile=KindConfig(slots=2, warm=1, most=1)), watch=note, hosts=dict(fragile='tests.manager_kinds:FragileHost'))
+    await until(lambda: len(ends) >= 4)
+    gaps = [b - a for a, b in zip(ends, ends[1:])]
+    assert gaps[1] >= .4 and gaps[2] >= .8   # the second restart waits .4 s, the third .8 s
 
 
 async def test_forgotten_workers_end_by_themselves(managers, tmp_path):

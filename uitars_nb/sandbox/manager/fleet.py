@@ -211,7 +211,7 @@ class WorkerLink(WorkerDialer):
         lost: Callable[['WorkerLink', str], None],    # called when the process is certainly dead, with its last words
     ):
         super().__init__(process.row, process.settings)
-        self.process, self.hear, self.lost = process, hear, lost
+        self.process, self.hear, self.lost, self.begun = process, hear, lost, time.monotonic()
         self.orders, self.quitting, self.task = Outbox(), False, None
         self.over, self.used = {}, time.monotonic()   # slot -> number of its last lease; when a slot was last needed
 
