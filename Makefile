@@ -3,7 +3,8 @@
 .PHONY: help setup windows run test test-all lab docs bench experiments readme export constraints clean
 BIN := .venv/bin
 ARGS ?=
-SPREAD := -n logical --dist loadgroup --durations 10
+# a test that fails is run once more; the summary lists it as RERUN
+SPREAD := -n logical --dist loadgroup --reruns 1 --durations 10
 EXPERIMENTS ?= ppo_grpo clip_higher dynamics async_rollout value_pretraining_chains decoupled_gae value_pretraining
 
 help:  ## Show this list

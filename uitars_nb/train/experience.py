@@ -251,7 +251,9 @@ def minibatches(
     tokens: int,                   # most tokens of a micro-batch
     rng: np.random.Generator,
 ) -> Iterator[list[MicroBatch]]:
-    "All samples in random order, in `n` minibatches of micro-batches."
-    order = rng.permutation(len(exp.examples))
+    "Whole prompt groups in random order, in `n` minibatches of micro-batches; single samples if there are fewer groups."
+    _, unit_R = np.unique(exp.group_B[exp.traj_R].numpy(), return_inverse=True)
+    if unit_R.max() + 1 < n: unit_R = np.arange(len(exp.examples))
+    order = rng.permutation(unit_R.max() + 1)
     n = int(reduce_over_devices(min(n, len(order)), 'least'))
-    for rows in np.array_split(order, n): yield micro_batches(exp, rows, tokens)
+    for some in np.array_split(order, n): yield micro_batches(exp, np.flatnonzero(np.isin(unit_R, some)), tokens)

@@ -33,7 +33,7 @@ from .replay import replay_batches, replay_numbers, add_replay_gradients
 from .rollout_metrics import reduce_metrics
 from .sft import freeze, drop_start_weights
 from .update import (Targets, actor_loss, off_policy_rows, critic_steps, optimiser_steps,
-                                    compute_returns, take_step, loss_normalisers)
+                                    compute_returns, take_step, loss_normalisers, GradientMetrics)
 from .update_metrics import UpdateClock, batch_metrics, critic_metrics, drop_counts
 
 # %% ../../nbs/70_train/30_ppo.ipynb #7aac692c
@@ -112,17 +112,19 @@ def actor_steps(
     replay: Callable[[int], float] | None = None,    # number of a step -> loss of its replay batches
 ) -> dict[str, float]:
     "Train the actor; return metrics of the update."
-    sums, norms, losses = {}, [], []
+    sums, norms, losses, gradients = {}, [], [], GradientMetrics()
+    parameters = [*policy.model.parameters()]
     for step, minibatch in enumerate(steps):
         normalisers = loss_normalisers(exp, minibatch, config.objective.mean)
         for micro, weight in pad_micro_batches(minibatch, policy.model):
             loss = actor_loss(policy, exp, micro, targets, config.objective, *normalisers)
             backward(weight * loss.loss)
             for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * v
-        if replay: losses.append(replay(step))
-        norms.append(take_step(optimizer, policy.model.parameters(), config.clip))
+        gradients.policy_gradient(parameters)
+        if replay: losses.append(replay(step)); gradients.replay_gradient(parameters)
+        norms.append(take_step(optimizer, parameters, config.clip))
     n = sum(len(micro.at) for minibatch in steps for micro in minibatch)
-    return {k: float(v) / n for k, v in sums.items()} | dict(
+    return {k: float(v) / n for k, v in sums.items()} | gradients.metrics() | dict(
         grad_norm=float(np.mean(norms)), **({'replay_loss': float(np.mean(losses))} if losses else {}),
         adv_abs=float(targets.adv_N.abs().mean()))
 

@@ -6,7 +6,7 @@
 __all__ = ['Targets', 'Returns', 'from_update_start', 'optimiser_steps', 'off_policy_rows', 'compute_returns',
            'trajectory_lengths', 'token_weights', 'successful_tokens', 'loss_normalisers', 'response_rows',
            'rows_by_trajectory', 'importance_weights', 'nucleus_correction', 'extra_terms', 'ActorLoss', 'actor_loss',
-           'critic_loss', 'take_step', 'critic_steps']
+           'critic_loss', 'gradient_sample', 'GradientMetrics', 'take_step', 'critic_steps']
 
 # %% ../../nbs/70_train/22_update.ipynb #9eba6a6c
 from collections.abc import Callable, Iterable, Sequence
@@ -209,6 +209,37 @@ def critic_loss(
     old, ret = from_update_start(returns.value_N, micro, value)[None], returns.ret_N[micro.at].to(value.device)[None]
     return value_loss(value[None], ret, torch.ones_like(ret, dtype=torch.bool), *((old, eps) if eps else ()),
                       total=total)
+
+# %% ../../nbs/70_train/22_update.ipynb #7a1e0d02
+def gradient_sample(
+    parameters: Iterable[torch.nn.Parameter],
+    most: int = 1 << 20,    # entries that are kept
+) -> torch.Tensor:
+    "fp32 (n,): every k-th entry of this device's gradients, times the square root of k, so that norms are about right."
+    grads = [p.grad for p in parameters if p.grad is not None]
+    local = [(g.to_local() if hasattr(g, 'to_local') else g).detach().flatten() for g in grads]
+    k = -(-sum(map(len, local)) // most)
+    return k ** .5 * torch.cat([g[::k].float() for g in local])
+
+class GradientMetrics:
+    "Agreement of the policy gradients of successive minibatches, and the size of demonstration replay beside them."
+    def __init__(self): self.last, self.cosines, self.norms, self.replayed = None, [], [], []
+
+    def policy_gradient(self, parameters: Iterable[torch.nn.Parameter]):
+        "Note the gradients of a minibatch's policy loss."
+        now = gradient_sample(parameters)
+        if self.last is not None: self.cosines.append(float(torch.cosine_similarity(now, self.last, 0)))
+        self.norms.append(float(now.norm()))
+        self.last = now
+
+    def replay_gradient(self, parameters: Iterable[torch.nn.Parameter]):
+        "Note the gradients after the replay loss was added."
+        self.replayed.append(float((gradient_sample(parameters) - self.last).norm()))
+
+    def metrics(self) -> dict[str, float]:
+        "Columns of the update's row; the cosine needs two minibatches."
+        each = dict(pg_cosine=self.cosines, pg_norm=self.norms, replay_norm=self.replayed)
+        return {k: float(np.mean(v)) for k, v in each.items() if v}
 
 # %% ../../nbs/70_train/22_update.ipynb #968a6039
 def take_step(
