@@ -1,4 +1,4 @@
-"A shop: a task of one's own, with all that it needs to be played, demonstrated, learned and practised."
+"A shop: a task of your own, with instructions, a verifier and an oracle."
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -16,26 +16,26 @@ class Shop:
     name, max_steps = 'shop/buy', 6
 
     def order(self, spec):
-        "What lies on the shelves, and what is to be bought: functions of the seed alone."
+        "The goods on the shelves and those to buy; both follow from the seed alone."
         rng = random.Random(f'shop/{spec.seed}')
         shelves = rng.sample(GOODS, 5)
         return shelves, rng.sample(shelves, rng.randint(1, 2))
 
     async def setup(self, session, spec):
-        "Open the page; the instance with its instruction."
+        "Open the page and return the spec with its instruction."
         shelves, wanted = self.order(spec)
         await session.start(PAGE)
         await session.evaluate('goods => open_shop(goods)', shelves)
         return replace(spec, instruction=f'Buy {" and ".join(wanted)}.')
 
     async def verify(self, session, spec):
-        "1 for the right basket, 0 for another; nothing is decided before it is paid."
+        "Reward 1 for the right basket and 0 for any other; the episode ends when the agent pays."
         basket, paid = await session.evaluate('[basket, paid]')
         right = {*basket} == {*self.order(spec)[1]}
         return Outcome(float(paid and right), paid and right, done=paid)
 
     async def oracle(self, session, spec):
-        "Solves it, knowing the page."
+        "Put the wanted goods into the basket, then pay."
         for id in [*self.order(spec)[1], 'pay']: yield await click_on(session, '$(x)', f'#{id}')
 
 

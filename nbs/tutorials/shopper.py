@@ -1,4 +1,4 @@
-"An agent and a reward of one's own, for the shop."
+"An agent and a reward of your own, for the shop."
 import re
 
 from uitars_nb.agent.loop import Reply
@@ -8,11 +8,11 @@ from uitars_nb.tasks.oracle_helpers import click_on
 
 
 class Shopper:
-    "Presses the button of every word of the instruction that has one, then pays."
+    "For each word of the instruction that names a button, press this button; then pay."
     def __init__(self, session, task, spec): self.session, self.words = session, [*re.findall('[a-z]+', spec.instruction.lower()), 'pay']
 
     async def act(self, steps, obs):
-        "The next button."
+        "Press the next button, or finish."
         while self.words:
             word = self.words.pop(0)
             if await self.session.evaluate('id => !!document.getElementById(id)', word):
@@ -21,6 +21,6 @@ class Shopper:
 
 
 async def thrifty(traj):
-    "The verdict, less a tenth for each step beyond two."
-    told = await TaskVerifier()(traj)
-    return Reward(told.outcome * max(0., 1 - .1 * max(0, len(traj.steps) - 2)), told.success, 'thrifty')
+    "The verifier's outcome, reduced by a tenth for each step beyond two."
+    verified = await TaskVerifier()(traj)
+    return Reward(verified.outcome * max(0., 1 - .1 * max(0, len(traj.steps) - 2)), verified.success, 'thrifty')

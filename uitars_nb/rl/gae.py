@@ -56,7 +56,7 @@ def _check(reward_BT, value_BT, response_BT, last_value_B):
     if last_value_B is not None and last_value_B.shape != response_BT.shape[:1]:
         raise ValueError(f'last values are one a row, ({len(response_BT)},), not {tuple(last_value_B.shape)}')
 
-def _spread(x_N, response_BT): return x_N.new_zeros(response_BT.shape).masked_scatter_(response_BT, x_N)
+def _to_batch(x_N, response_BT): return x_N.new_zeros(response_BT.shape).masked_scatter_(response_BT, x_N)
 
 # %% ../../nbs/50_rl/00_gae.ipynb #2e736ad2
 def deltas(
@@ -103,7 +103,7 @@ def gae(
         gae_lambda_policy = length_adaptive_lambda(length_B.to(delta_N.dtype), length_adaptive_alpha)
     adv_N, value_adv_N = (discounted_sum(delta_N, _decay(gamma * lam, length_B, delta_N))
                           for lam in (gae_lambda_policy, gae_lambda_value))
-    return Advantages(_spread(adv_N, response_BT), _spread(value_adv_N + value_BT[response_BT], response_BT))
+    return Advantages(_to_batch(adv_N, response_BT), _to_batch(value_adv_N + value_BT[response_BT], response_BT))
 
 def _decay(coef, length_B, like):
     "(N,): the coefficient of each row at its response tokens, and 0 at the last of them."

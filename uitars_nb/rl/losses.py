@@ -97,7 +97,7 @@ def policy_loss(
     adv_BT: Tensor,                 # advantages, whitened or in units of reward
     response_BT: Tensor,            # bool, mask of the response tokens
     eps_low: float = .2,            # the ratio is clipped at 1 - eps_low; 0 to 1
-    eps_high: float = .28,          # and at 1 + eps_high
+    eps_high: float = .28,          # the ratio is clipped at 1 + eps_high
     weight_BT: Tensor | None = None,  # `stale_weights`
     mean: Mean = 'token',           # these three as in `masked_mean`
     total: float | None = None,
@@ -111,10 +111,10 @@ def policy_loss(
     ratio_BT = diff_BT.exp()
     gain_BT = clipped_gain(ratio_BT, adv_BT, eps_low, eps_high, dual_clip)
     if weight_BT is not None: gain_BT = gain_BT * weight_BT
-    share = lambda x: masked_mean(x.detach().to(diff_BT.dtype), response_BT)
+    average = lambda x: masked_mean(x.detach().to(diff_BT.dtype), response_BT)
     high, low = (ratio_BT > 1 + eps_high) & (adv_BT > 0), (ratio_BT < 1 - eps_low) & (adv_BT < 0)
     return PolicyLoss(-masked_mean(gain_BT, response_BT, mean, total, length_B),
-                      share(high), share(low), share(kl_estimate(diff_BT)))
+                      average(high), average(low), average(kl_estimate(diff_BT)))
 
 # %% ../../nbs/50_rl/10_losses.ipynb #9c23c9a3
 def value_loss(
@@ -179,9 +179,9 @@ def grpo_advantages(
 ) -> Tensor:
     """Group-relative advantages (B,); 0 in groups of one trajectory and in zero-variance groups.
     Raises `ValueError` for a reward that is not finite."""
-    if len(odd := (~reward_B.isfinite()).nonzero()[:, 0]):
-        raise ValueError(f'rewards have to be finite numbers: that of trajectory {int(odd[0])}, '
-                         f'in group {int(group_B[odd[0]])}, is {float(reward_B[odd[0]])}')
+    if len(bad := (~reward_B.isfinite()).nonzero()[:, 0]):
+        raise ValueError(f'rewards have to be finite numbers: that of trajectory {int(bad[0])}, '
+                         f'in group {int(group_B[bad[0]])}, is {float(reward_B[bad[0]])}')
     _, at_B, n_G = group_B.unique(return_inverse=True, return_counts=True)
     over_G = lambda x_B, how: torch.zeros(len(n_G), dtype=x_B.dtype, device=x_B.device).scatter_reduce(
         0, at_B, x_B, how, include_self=False)

@@ -51,12 +51,12 @@ def penalty_levels(
 ) -> dict[str, Tensor]:
     "Term -> level (B, S) after each step, 0 to 1."
     so_far = lambda x_BS: x_BS.double().cumsum(1)
-    budget_B1, tokens = max_steps_B[:, None].clamp(min=1), so_far(tokens_BS)
+    budget_B1, spent_BS = max_steps_B[:, None].clamp(min=1), so_far(tokens_BS)
     return dict(
         format=(so_far(malformed_BS) / budget_B1).clamp(max=1),
-        length=(tokens / shaping.max_tokens).clamp(max=1),
+        length=(spent_BS / shaping.max_tokens).clamp(max=1),
         step=(so_far(tokens_BS > 0) / budget_B1).clamp(max=1),
-        overlong=-soft_overlong(tokens, shaping.max_tokens, shaping.cache_tokens),
+        overlong=-soft_overlong(spent_BS, shaping.max_tokens, shaping.cache_tokens),
         signal=so_far(signal_BS).clamp(0, 1))
 
 # %% ../../nbs/50_rl/20_shaping.ipynb #f7f4635b
@@ -66,7 +66,7 @@ class Shaped(NamedTuple):
     terms: dict[str, Tensor]   # term -> (B,), its sum over each trajectory
 
 def shape_rewards(
-    malformed_BS: Tensor,   # bool, as the next three in `penalty_levels`
+    malformed_BS: Tensor,   # bool; the first four are as in `penalty_levels`
     tokens_BS: Tensor,      # int
     signal_BS: Tensor,      # float
     max_steps_B: Tensor,    # int
@@ -79,9 +79,9 @@ def shape_rewards(
     if ((tokens_BS == 0) & (malformed_BS | (signal_BS != 0))).any():
         raise ValueError('a step without response tokens cannot be malformed nor earn a signal: '
                          'leave it out of the batch')
-    found, like = penalty_levels(malformed_BS, tokens_BS, signal_BS, max_steps_B, shaping), signal_BS.dtype
-    signed = {k: getattr(shaping, k) * (-v if k in PENALTIES else v) for k, v in found.items()}
+    levels, dtype = penalty_levels(malformed_BS, tokens_BS, signal_BS, max_steps_B, shaping), signal_BS.dtype
+    signed = {k: getattr(shaping, k) * (-v if k in PENALTIES else v) for k, v in levels.items()}
     rises = {k: v.diff(dim=1, prepend=v.new_zeros(len(v), 1)) for k, v in signed.items()}
     if shaping.potential:
         rises['signal'] = potential_rewards(signed['signal'] - rises['signal'], (tokens_BS > 0).sum(1))
-    return Shaped(sum(rises.values()).to(like), {k: v.sum(1).to(like) for k, v in rises.items()})
+    return Shaped(sum(rises.values()).to(dtype), {k: v.sum(1).to(dtype) for k, v in rises.items()})

@@ -35,7 +35,7 @@ class RolloutBatch:
     failures: Counter = field(default_factory=Counter)   # attempts broken by the environment, by stop reason
     lost: Counter = field(default_factory=Counter)       # samples given up, by task
     stale: int = 0                # trajectories dropped as too old
-    silent: int = 0               # trajectories dropped for want of response tokens
+    silent: int = 0               # trajectories dropped because they have no response tokens
     alike: int = 0                # trajectories of dropped zero-variance groups
     alike_solved: int = 0         # of these, successes
     stats: dict = field(default_factory=dict)            # of the actor

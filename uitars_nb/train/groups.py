@@ -139,10 +139,10 @@ def usable(
     dropped: Counter,    # of trajectories, by reason; counted up
 ) -> list[Trajectory]:
     "The trajectories of a group that update `number` may use."
-    spoke = [o for o in group if response_steps(o)]
-    young = [o for o in spoke if age(o, number) <= staleness]
-    dropped.update(silent=len(group) - len(spoke), stale=len(spoke) - len(young))
-    return young
+    spoken = [o for o in group if response_steps(o)]
+    fresh = [o for o in spoken if age(o, number) <= staleness]
+    dropped.update(silent=len(group) - len(spoken), stale=len(spoken) - len(fresh))
+    return fresh
 
 def zero_variance(
     group: Sequence[Trajectory],
@@ -172,7 +172,8 @@ class GroupQueue:
         self.ready = []
 
     def add(self, traj: Trajectory, left: Counter, failures: Counter, lost: Counter):
-        "Take a finished attempt; begin to judge it, and report known outcomes to the curriculum."
+        """Take a finished attempt; begin to judge it, and report known outcomes to the curriculum. Counts up `failures`
+        by stop reason and `lost` samples by task; `left` is not used here."""
         if traj.stop.is_environment: failures[traj.stop.value] += 1
         else: self.judge.announce(traj)
         self.judge.tell(self.source)
@@ -180,12 +181,13 @@ class GroupQueue:
         if group := self.groups.add(traj): self.ready.append(group)
 
     def usable(self, number: int, left: Counter) -> list[list[Trajectory]]:
-        "The groups that update `number` may use. The source may begin another instance for each dropped group."
+        """The groups that update `number` may use. The source may begin another instance for each dropped group. Counts
+        up `left`, the dropped trajectories by reason."""
         before, kept = len(self.ready), []
         for group in self.ready:
-            young = usable(group, number, self.staleness, left)
-            drop = young and self.most is not None and zero_variance(young, self.judge, left, self.most)
-            if young and not drop: kept.append(young)
+            fresh = usable(group, number, self.staleness, left)
+            drop = fresh and self.most is not None and zero_variance(fresh, self.judge, left, self.most)
+            if fresh and not drop: kept.append(fresh)
         self.ready = kept
         self.judge.keep(o for group in (*kept, *self.groups.open.values()) for o in group)
         self.judge.tell(self.source)   # before another instance begins

@@ -37,22 +37,24 @@ def check_weights(
 # %% ../../nbs/70_train/60_merging.ipynb #dc952127
 def _tensors(model): return dict(model.named_parameters()) | dict(model.named_buffers())
 
-def _shown(names): return f'{", ".join(names[:8])}{" ..." if len(names) > 8 else ""}'
+def _first_names(names): return f'{", ".join(names[:8])}{" ..." if len(names) > 8 else ""}'
 
-def _odd(name, mine, other):
+def _mismatch(name, mine, other):
     if mine is None or other is None: return f'{name} (only in the {"second" if mine is None else "first"})'
     return f'{name} {tuple(mine.shape)} and {tuple(other.shape)}'
 
-def _finite(models):
+def _check_finite(models):
     "Raises `ValueError` that names tensors that are not finite."
     for i, o in enumerate(models):
-        if broken := not_finite(o): raise ValueError(f'model {i + 1} holds NaN or infinity: {_shown(broken)}')
+        if broken := not_finite(o): raise ValueError(f'model {i + 1} holds NaN or infinity: {_first_names(broken)}')
 
-def _fit(model, other):
+def _check_same_tensors(model, other):
     "Raises `ValueError` if the tensors of two models cannot be averaged."
     a, b = _tensors(model), _tensors(other)
-    odd = [_odd(k, a.get(k), b.get(k)) for k in {**a, **b} if k not in a or k not in b or a[k].shape != b[k].shape]
-    if odd: raise ValueError(f'{len(odd)} tensors are not of both models, or of another shape: {_shown(odd)}')
+    wrong = [_mismatch(k, a.get(k), b.get(k)) for k in {**a, **b}
+             if k not in a or k not in b or a[k].shape != b[k].shape]
+    if wrong:
+        raise ValueError(f'{len(wrong)} tensors are not of both models, or of another shape: {_first_names(wrong)}')
     fixed = [k for k, v in a.items() if not v.is_floating_point() and not torch.equal(v, b[k])]
     if fixed: raise ValueError(f'numbers that cannot be averaged differ: {", ".join(fixed[:8])}')
 
@@ -64,8 +66,8 @@ def interpolate(
     """Average all tensors into the first of `models`, in place, and return it.
     Raises `ValueError` for different architectures and for NaN or infinity."""
     shares = check_weights(weights, len(models))
-    for other in models[1:]: _fit(models[0], other)
-    _finite(models)
+    for other in models[1:]: _check_same_tensors(models[0], other)
+    _check_finite(models)
     rest = [_tensors(o) for o in models[1:]]
     for name, x in _tensors(models[0]).items():
         if all(torch.equal(x, o[name]) for o in rest): continue
@@ -110,11 +112,12 @@ def _check_pair(first, other, pair):
         if a != b: raise ValueError(f'{pair} are not of one {what}: {a}, {b}')
     if first.processor.tokenizer.get_vocab() != other.processor.tokenizer.get_vocab():
         raise ValueError(f'{pair} are not of one vocabulary')
-    if odd := config_differences(first.model.config.to_dict(), other.model.config.to_dict()):
-        raise ValueError(f'{pair} compute differently, so their weights have no common mean: {odd}')
-    if odd := config_differences(_ends(first), _ends(other)): raise ValueError(f'{pair} end replies differently: {odd}')
+    if found := config_differences(first.model.config.to_dict(), other.model.config.to_dict()):
+        raise ValueError(f'{pair} compute differently, so their weights have no common mean: {found}')
+    if found := config_differences(_end_tokens(first), _end_tokens(other)):
+        raise ValueError(f'{pair} end replies differently: {found}')
 
-def _ends(policy): return dict(generation_config=dict(eos_token_id=sorted(policy.eos_ids)))
+def _end_tokens(policy): return dict(generation_config=dict(eos_token_id=sorted(policy.eos_ids)))
 
 def merge_checkpoints(
     folders: Sequence[str | Path],            # or names on the Hugging Face hub

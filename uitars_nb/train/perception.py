@@ -41,8 +41,8 @@ def cell_labels(
     return np.stack([read, *element_cells(page.elements, page.size), room])
 
 class Screens(Dataset):
-    """Batches by number, each a function of the seed. All pages have one size. Shards are read one by one, so that at
-    most one of them is in memory twice."""
+    """Batches by number, each a function of the seed. All pages have one size. Shards are read one by one: at most one
+    of them is in memory both as pages and as arrays."""
     def __init__(self,
         shards: Iterable[Sequence[LabelledPage]],
         batch: int = 32,
@@ -60,7 +60,7 @@ class Screens(Dataset):
         shard = np.searchsorted(self.first, drawn, 'right') - 1
         at = [(self.shards[i], page - self.first[i]) for page, i in zip(drawn, shard)]
         pixels, cells = (torch.from_numpy(np.stack([shard[which][page] for shard, page in at])) for which in (0, 1))
-        own = torch.ones(len(drawn), 1, dtype=torch.bool)
+        own = torch.ones(len(drawn), 1, dtype=torch.bool)   # `train.callbacks.LogSpeed` counts its rows as samples
         return dict(pixels=pixels, cells=cells.long(), own=own, tokens=len(drawn))
 
 # %% ../../nbs/70_train/10_perception.ipynb #6c059b68

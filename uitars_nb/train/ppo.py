@@ -114,16 +114,16 @@ def actor_steps(
     "Train the actor; return metrics of the update."
     sums, norms, losses, gradients = {}, [], [], GradientMetrics()
     parameters = [*policy.model.parameters()]
-    for step, some in enumerate(steps):
-        normalisers = loss_normalisers(exp, some, config.objective.mean)
-        for micro, weight in pad_micro_batches(some, policy.model):
+    for step, minibatch in enumerate(steps):
+        normalisers = loss_normalisers(exp, minibatch, config.objective.mean)
+        for micro, weight in pad_micro_batches(minibatch, policy.model):
             loss = actor_loss(policy, exp, micro, targets, config.objective, *normalisers)
             backward(weight * loss.loss)
             for k, v in loss.facts.items(): sums[k] = sums.get(k, 0.) + weight * v
         gradients.policy_gradient(parameters)
         if replay: losses.append(replay(step)); gradients.replay_gradient(parameters)
         norms.append(take_step(optimizer, parameters, config.clip))
-    n = sum(len(micro.at) for some in steps for micro in some)
+    n = sum(len(micro.at) for minibatch in steps for micro in minibatch)
     return {k: float(v) / n for k, v in sums.items()} | gradients.metrics() | dict(
         grad_norm=float(np.mean(norms)), **({'replay_loss': float(np.mean(losses))} if losses else {}),
         adv_abs=float(targets.adv_N.abs().mean()))

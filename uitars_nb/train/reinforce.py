@@ -38,7 +38,7 @@ from .value import ValueConfig, ValuePretraining
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #c88d8f86
 RANK = 100_000      # offset of the instances of a task between two devices
-APART = 5_000_000   # offset between RL training and value pretraining; a split has ten million seeds
+APART = 5_000_000   # offset between RL training and value pretraining; the training split has a billion seeds
 
 class RolloutFeed(L.LightningDataModule):
     "Batches of this device's actor, from update `start` on."

@@ -216,9 +216,9 @@ def check_sharding(
         raise ValueError('a policy that lies in parts on several devices cannot act: '
                          'evaluate what FSDP has trained when it is saved')
     first = lambda source: np.unique(source.facts.task, return_index=True)[1].tolist()   # an example of each task
-    if blind := [k for k, o in sources.items() if not all(o[i].example.prompt.images for i in first(o))]:
+    if text_only := [k for k, o in sources.items() if not all(o[i].example.prompt.images for i in first(o))]:
         raise ValueError('under FSDP all devices take part in every pass of the vision encoder, and these examples '
-                         f'are text alone: {", ".join(blind)}; leave them out, or choose the strategy ddp')
+                         f'are text alone: {", ".join(text_only)}; leave them out, or choose the strategy ddp')
 
 # %% ../../nbs/70_train/00_sft.ipynb #80ca8913
 def make_feed(

@@ -56,8 +56,8 @@ def optimiser_steps(
     rng: np.random.Generator,
 ) -> list[list[MicroBatch]]:
     "Minibatches of all epochs, in order: one per optimiser step."
-    return [some for _ in range(config.epochs)
-            for some in minibatches(exp, config.minibatches, config.micro_batch_tokens, rng)]
+    return [minibatch for _ in range(config.epochs)
+            for minibatch in minibatches(exp, config.minibatches, config.micro_batch_tokens, rng)]
 
 def off_policy_rows(
     steps: list[list[MicroBatch]],   # of `optimiser_steps`
@@ -160,7 +160,7 @@ def extra_terms(
 class ActorLoss:
     "Loss of a micro-batch, and metrics summed over its tokens."
     loss: torch.Tensor
-    facts: dict[str, torch.Tensor]   # entropy, kl, clip_high, clip_low, stale: summed over tokens
+    facts: dict[str, torch.Tensor]   # metrics summed over tokens: entropy, kl, clip_high, clip_low, stale
 
 def actor_loss(
     policy: Policy,
@@ -184,12 +184,12 @@ def actor_loss(
     weight = token_weights(exp, micro, objective.mean).to(logp.device)
     loss = (surrogate.loss - objective.entropy * (weight * entropy_n).sum() / total
             + extra_terms(exp, micro, objective, targets, logp, weight, total, won))
-    return ActorLoss(loss, _facts(surrogate, entropy_n, old, behaviour))
+    return ActorLoss(loss, _metric_sums(surrogate, entropy_n, old, behaviour))
 
-def _facts(surrogate, entropy_n, old, behaviour):
+def _metric_sums(surrogate, entropy_n, old, behaviour):
     n = len(entropy_n)
-    found = {k: getattr(surrogate, k).detach() * n for k in ('kl', 'clip_high', 'clip_low')}
-    return found | dict(entropy=entropy_n.detach().sum(), stale=((old - behaviour).abs() > 1e-2).float().sum())
+    sums = {k: getattr(surrogate, k).detach() * n for k in ('kl', 'clip_high', 'clip_low')}
+    return sums | dict(entropy=entropy_n.detach().sum(), stale=((old - behaviour).abs() > 1e-2).float().sum())
 
 # %% ../../nbs/70_train/22_update.ipynb #c3508493
 def critic_loss(
@@ -276,9 +276,9 @@ def critic_steps(
     value_N = old_values(critic, policy, exp, config.micro_batch_tokens, states, rows)
     ret_N = compute_returns(exp, value_N.nan_to_num(), config, config.gae_lambda_value)
     returns = Returns(ret_N, value_N)
-    for some in steps:
-        total = reduce_over_devices(sum(len(o.at) for o in some))
-        for micro, weight in pad_micro_batches(some, critic):
+    for minibatch in steps:
+        total = reduce_over_devices(sum(len(o.at) for o in minibatch))
+        for micro, weight in pad_micro_batches(minibatch, critic):
             backward(weight * critic_loss(critic, policy, exp, micro, returns, total, eps, states))
         take_step(optimizer, critic.parameters(), config.clip)
     return value_N

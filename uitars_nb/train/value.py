@@ -50,17 +50,17 @@ class ValueConfig:
     epochs: int = 2             # passes over a batch's samples
     minibatches: int = 4        # optimiser steps per epoch
     micro_batch_tokens: int = 8192     # most tokens of a micro-batch
-    lr: float = 4e-4
+    lr: float = 4e-4            # learning rate
     muon: bool = False          # Muon for matrices of a separate critic
     shared: bool = False        # the critic is a head over the policy's hidden states
     decay: float = 0.           # weight decay
     clip: float = 1.            # largest norm of a gradient
-    gamma: float = 1.
+    gamma: float = 1.           # discount per token
     gae_lambda_value: float = 1.   # 1: Monte-Carlo returns; below 1: bootstrapped from the critic
     least: int = 20             # batches before the criterion counts: an untrained critic's curves are flat too
-    window: int = 8             # batches, of the criterion
+    window: int = 8             # batches that the criterion averages over
     shaping: Shaping = field(default_factory=Shaping)   # that of the RL training
-    frozen: tuple[str, ...] = ()    # name prefixes of parameters that are not trained
+    frozen: tuple[str, ...] = ()    # name prefixes of frozen parameters
     checkpointing: bool = False     # as in `train.ppo.PPOConfig`
     seed: int = 0
 
