@@ -241,6 +241,7 @@ def test_explained_variance_of_constant_returns_is_no_number():
     rounded = ones + torch.finfo(torch.float32).eps * (torch.arange(ones.numel()).view_as(ones) % 3)
     assert rounded.var() > 0 and math.isnan(explained_variance(0 * ones, rounded, ones.bool()))
     assert explained_variance(0 * ones, ones - .01 * (torch.arange(ones.numel()).view_as(ones) == 0), ones.bool()) < .1   # a hundredth is a difference
+    assert math.isnan(explained_variance(ones, rounded - 1, ones.bool()))   # rounded at the size of the values
 
 
 def test_nothing_own_gives_zero():

@@ -143,13 +143,15 @@ def explained_variance(
 ) -> float:
     "1 - Var(R - V) / Var(R) over response tokens; NaN if all returns are equal up to rounding."
     v, r = value_BT[response_BT].double(), ret_BT[response_BT].double()
-    return float('nan') if is_constant(r) else float(1 - (r - v).var(correction=0) / r.var(correction=0))
+    if is_constant(r, scale=float(v.abs().max()) if len(v) else 0.): return float('nan')
+    return float(1 - (r - v).var(correction=0) / r.var(correction=0))
 
 def is_constant(
-    x: Tensor,  # (n,)
+    x: Tensor,          # (n,)
+    scale: float = 0.,  # size of the numbers of which `x` was computed, if larger than those of `x`
 ) -> bool:
     "Whether all numbers are equal up to fp32 rounding; true for an empty tensor."
-    return not len(x) or bool(x.double().std(correction=0) <= 1e-5 * x.abs().max())
+    return not len(x) or bool(x.double().std(correction=0) <= 1e-5 * max(float(x.abs().max()), scale))
 
 # %% ../../nbs/50_rl/10_losses.ipynb #ff3e7bee
 def entropy(

@@ -25,7 +25,7 @@ def critic_metrics(
 ) -> dict[str, float]:
     "Explained variance, correlation of values and returns, and half their mean squared difference."
     both = torch.stack([value_N, ret_N]).double()
-    flat = any(map(is_constant, both))
+    flat = any(is_constant(o, scale=float(both.abs().max())) for o in both)
     return dict(explained_variance=explained_variance(value_N, ret_N, torch.ones_like(value_N, dtype=torch.bool)),
                 value_return_correlation=float('nan') if flat else float(torch.corrcoef(both)[0, 1]),
                 value_loss=float((both[0] - both[1]).pow(2).mean() / 2))
