@@ -209,10 +209,9 @@ async def predict(
 ) -> Path:
     "Play the instances that have no prediction yet; returns the predictions file."
     path, turns = Path(out)/'predictions.jsonl', asyncio.Semaphore(concurrent)
-    done = predicted(path)
+    done, tried = predicted(path), Counter(Store(Path(out)/'store').index().task)   # tried: attempts that broke
     left = [(o, repository_of(o, repositories)) for o in instances if o.instance_id not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
-    tried = Counter(Store(Path(out)/'store').index().task)   # attempts that the environment broke
     async with make_player(policy, **options) as make_agent:
         with Store(Path(out)/'store').writer() as writer:
             async def play(instance, clone):
@@ -224,6 +223,7 @@ async def predict(
             await asyncio.gather(*(play(*o) for o in left))
     return path
 
+# %% ../../../nbs/80_evaluation/30_benchmarks/45_swebench.ipynb #f2b8f6c0
 async def attempt(
     instance: Instance,
     clone: str | Path,       # of its repository
