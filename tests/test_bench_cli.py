@@ -25,7 +25,7 @@ from uitars_nb.evaluation.benchmarks.webarena_infinity import CLONE
 from uitars_nb.pipelines.bench import BENCHMARKS, read_examples
 from uitars_nb.tasks.base import SANDBOXES
 
-NAMES = {'androidworld', 'browsecomp', 'cube', 'grounding', 'harbor', 'infinity', 'mind2web', 'osworld', 'swebench'}
+NAMES = {'androidworld', 'browsecomp', 'cube', 'grounding', 'harbor', 'infinity', 'mind2web', 'osworld', 'swebench', 'webarena-verified'}
 root = Path(__file__).resolve().parents[1]
 
 
@@ -41,7 +41,7 @@ def say(capsys):
 
 
 class Judge(BaseHTTPRequestHandler):
-    "A judge that compares letter by letter, and calls every submission of a web task a success."
+    "A judge that compares letter by letter, and calls every submission of a web task a success; and a site of one page."
     def do_POST(self):
         said = json.loads(self.rfile.read(int(self.headers['Content-Length'])))['messages'][-1]['content']
         text = said if isinstance(said, str) else said[0]['text']
@@ -52,6 +52,12 @@ class Judge(BaseHTTPRequestHandler):
         self.send_header('Content-Length', str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header('Content-Type', 'text/html')
+        self.send_header('Content-Length', '4')
+        self.end_headers()
+        self.wfile.write(b'page')
     def log_message(self, *args): pass
 
 
@@ -174,6 +180,24 @@ def test_mind2web_submissions_and_verdicts(say, tmp_path, judge):
     assert '1 submissions' in say(*words) and (tmp_path/'out/submissions/a1/result.json').exists() and not (tmp_path/'out/submissions/b2').exists()
     told = say(*words, '--judge.url', judge, '--judge.model', 'rule')
     assert told.startswith('100.0%') and '1 episodes, 1 environment failures' in told and 'online-mind2web' in told
+
+
+@pytest.mark.skipif(not Path(os.environ.get('UITARS_BENCH_WEBARENA_VERIFIED', '/none')).is_file(), reason='UITARS_BENCH_WEBARENA_VERIFIED names no program webarena-verified')
+def test_webarena_verified_is_played_and_graded_by_its_own_evaluator(say, tmp_path, judge):
+    site = judge.removesuffix('/v1')
+    write_json(tmp_path/'sites.json', dict(environments=dict(__GITLAB__=dict(urls=[site]))))
+    write_json(tmp_path/'tasks.json', [dict(task_id=44, sites=['gitlab'], start_urls=[f'{site}/dashboard/todos'], intent='Open it'),
+                                       dict(task_id=45, sites=['gitlab'], start_urls=[site], intent='Open it')])
+    words = ['bench', 'webarena-verified', '--data', tmp_path/'tasks.json', '--webarena.sites', tmp_path/'sites.json', '--policy', f'{__name__}:Claimer', '--out', tmp_path/'run']
+    told = say(*words)
+    assert told.startswith('50.0%') and 'webarena-verified/gitlab' in told and 'of 2 finished falsely' in told
+
+
+class Claimer:
+    "Claims success at once."
+    def __init__(self, session, task, spec): pass
+    async def act(self, steps, obs):
+        return Reply(actions=(Action('finished', dict(content='{"task_type": "navigate", "status": "SUCCESS", "retrieved_data": null}')),))
 
 
 def test_results_of_osworld_with_a_false_completion_a_refusal_and_a_broken_task(say, tmp_path):

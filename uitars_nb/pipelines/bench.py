@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['BENCHMARKS', 'AGENT', 'JAIL', 'COMMANDS_OF', 'Benchmark', 'adapter', 'keep_harness', 'policy_of', 'play_grounding',
-           'play_infinity', 'judged', 'need_judge', 'play_browsecomp', 'play_mind2web', 'play_swebench', 'play_harbor',
-           'harbor_commands', 'play_osworld', 'read_examples', 'serve_desktop', 'osworld_commands', 'play_androidworld',
-           'play_cubes', 'cube_commands', 'BenchResult', 'benchmark_rows', 'run_benchmark', 'read_benchmark']
+           'play_infinity', 'judged', 'need_judge', 'play_browsecomp', 'play_mind2web', 'play_swebench',
+           'play_webarena', 'play_harbor', 'harbor_commands', 'play_osworld', 'read_examples', 'serve_desktop',
+           'osworld_commands', 'play_androidworld', 'play_cubes', 'cube_commands', 'BenchResult', 'benchmark_rows',
+           'run_benchmark', 'read_benchmark']
 
 # %% ../../nbs/85_pipelines/66_bench.ipynb #53347f1e
-import zlib
+import os, shutil, zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +159,25 @@ def play_swebench(config: BenchConfig, out: Path) -> list[str]:
     after = 'the same command with --swebench.reports logs/run_evaluation/RUN_ID'
     return [f'{len(b.predicted(path))} of {len(instances)} predictions in {path}'] + (
         [] if o.reports else [f'evaluate: {command}', f'read: {after}'])
+
+# %% ../../nbs/85_pipelines/66_bench.ipynb #a0f7677f
+@adapter('webarena-verified', 'WebArena-Verified: 812 tasks, graded from requests and response',
+         lambda c: [need_path(c.data, 'tasks (--data, from `webarena-verified agent-input-get --config CONFIG`)'),
+                    need_path(c.webarena.sites, 'the addresses of its sites (--webarena.sites CONFIG)'), need_chromium()])
+def play_webarena(config: BenchConfig, out: Path) -> list[str]:
+    "Play the tasks that are missing; with the evaluator, grade them and keep the episodes."
+    from uitars_nb.evaluation.benchmarks import webarena_verified as b
+    o, steps = config.webarena, steps_of(config, 30)
+    Run(out, dict(benchmark='webarena-verified', policy=config.policy, max_steps=steps) | player_options(config))
+    folder = run(b.play_verified(b.read_verified(config.data, o.ids), o.sites, config.policy, out, steps,
+                                 config.concurrent, o.storage_state, **player_options(config)))
+    program = os.environ.get(b.PROGRAM, 'webarena-verified')
+    if not shutil.which(program):
+        return [f'outputs in {folder}', f'grade: webarena-verified eval-tasks --output-dir {folder} --config {o.sites}',
+                f'or set {b.PROGRAM} to the program and repeat this command']
+    if any(folder.glob('*/agent_response.json')): b.grade_verified(folder, o.sites, program)
+    keep_harness(out, b.verified_index(out))
+    return [f'outputs in {folder}']
 
 # %% ../../nbs/85_pipelines/66_bench.ipynb #b785ff9e
 AGENT = 'uitars_nb.evaluation.benchmarks.terminal_bench:UitarsAgent'

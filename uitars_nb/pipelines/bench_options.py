@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLAYER', 'JudgeOptions', 'GroundingOptions', 'InfinityOptions', 'BrowseCompOptions', 'Mind2WebOptions',
-           'SWEBenchOptions', 'OSWorldOptions', 'HarborOptions', 'AndroidOptions', 'CubeOptions', 'BenchConfig',
-           'player_options', 'steps_of', 'folder_of', 'Need', 'need_path', 'need_module', 'need_program',
+           'SWEBenchOptions', 'OSWorldOptions', 'HarborOptions', 'AndroidOptions', 'CubeOptions', 'WebArenaOptions',
+           'BenchConfig', 'player_options', 'steps_of', 'folder_of', 'Need', 'need_path', 'need_module', 'need_program',
            'need_chromium', 'data_of', 'missing', 'require']
 
 # %% ../../nbs/85_pipelines/64_bench_options.ipynb #89ac885d
@@ -90,6 +90,13 @@ class CubeOptions:
     config: str = ''              # MODULE:NAME of a cube's configuration, or of a function that makes one
     ids: tuple[str, ...] = ()     # of its tasks; none: all
 
+@dataclass(frozen=True)
+class WebArenaOptions:
+    "WebArena-Verified."
+    sites: Path | None = None           # the benchmark's configuration: addresses and logins of its sites
+    storage_state: Path | None = None   # Playwright's, with the cookies of the logins
+    ids: tuple[int, ...] = ()           # of tasks; none: all of --data
+
 # %% ../../nbs/85_pipelines/64_bench_options.ipynb #b1b6982e
 @dataclass(frozen=True)
 class BenchConfig:
@@ -116,6 +123,7 @@ class BenchConfig:
     harbor: HarborOptions = field(default_factory=HarborOptions)
     android: AndroidOptions = field(default_factory=AndroidOptions)
     cube: CubeOptions = field(default_factory=CubeOptions)
+    webarena: WebArenaOptions = field(default_factory=WebArenaOptions)
 
     def __post_init__(self):
         check_numbers(self, positive='concurrent max_tokens top_p', weights='max_steps temperature context',
