@@ -102,7 +102,7 @@ def test_the_rendered_grounding_set_is_played_resumed_and_compared(say, tmp_path
 
 
 def test_an_infinity_clone_is_played(say, tmp_path):
-    told = say('bench', 'infinity', '--data', SANDBOXES/'infinity', '--policy', 'random', '--infinity.suite', 'infinity/list', '--out', tmp_path/'run')
+    told = say('bench', 'infinity', '--data', SANDBOXES/'infinity', '--policy', 'random', '--infinity.suite', 'infinity/list/task_e1', '--out', tmp_path/'run')
     assert 'infinity/list/task_e1' in told and 'step_limit' in told.splitlines()[1] and 'suite=infinity/list' in told
     config = read_json(tmp_path/'run/config.json')['parameters']
     assert config['samples'] == 1 and config['episodes'] == 1 and config['screens']['chromium']
