@@ -163,7 +163,8 @@ def play_swebench(config: BenchConfig, out: Path) -> list[str]:
 # %% ../../nbs/85_pipelines/66_bench.ipynb #a0f7677f
 @adapter('webarena-verified', 'WebArena-Verified: 812 tasks, graded from requests and response',
          lambda c: [need_path(c.data, 'tasks (--data, from `webarena-verified agent-input-get --config CONFIG`)'),
-                    need_path(c.webarena.sites, 'the addresses of its sites (--webarena.sites CONFIG)'), need_chromium()])
+                    need_path(c.webarena.sites, 'the addresses of its sites (--webarena.sites CONFIG)'),
+                    need_chromium()])
 def play_webarena(config: BenchConfig, out: Path) -> list[str]:
     "Play the tasks that are missing; with the evaluator, grade them and keep the episodes."
     from uitars_nb.evaluation.benchmarks import webarena_verified as b
@@ -200,8 +201,9 @@ def play_harbor(config: BenchConfig, out: Path) -> list[str]:
 def harbor_commands(config: BenchConfig) -> list[str]:
     "How harbor plays our agent."
     agent = f'--agent {AGENT} --ak policy={config.policy}'
-    return [f'with Docker:  harbor run -d terminal-bench@2.0 {agent}', f'in the jail:  harbor run --path TASKS --env {JAIL} '
-            f'{agent}', f'or:           uitars-nb bench harbor --harbor.tasks TASKS --policy {config.policy}',
+    return [f'with Docker:  harbor run -d terminal-bench@2.0 {agent}',
+            f'in the jail:  harbor run --path TASKS --env {JAIL} {agent}',
+            f'or:           uitars-nb bench harbor --harbor.tasks TASKS --policy {config.policy}',
             'its result:   uitars-nb bench harbor --data jobs/JOB']
 
 # %% ../../nbs/85_pipelines/66_bench.ipynb #ff9f32b7
@@ -263,7 +265,8 @@ def play_androidworld(config: BenchConfig, out: Path) -> list[str]:
     return []
 
 @adapter('cube', 'CUBE: our suites as a cube, our agent on cubes',
-         lambda c: [need_module('cube', "cube-standard (Python 3.12 or later, pip install 'cube-standard>=0.1.0rc10')")])
+         lambda c: [need_module('cube', 'cube-standard (Python 3.12 or later, '
+                                "pip install 'cube-standard>=0.1.0rc10')")])
 def play_cubes(config: BenchConfig, out: Path) -> list[str]:
     "Play the tasks of a cube; without one, say how."
     from uitars_nb.core.plugins import load_plugin

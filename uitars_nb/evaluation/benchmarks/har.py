@@ -54,7 +54,8 @@ def har_entry(
     sent, received = sent or asked.get('headers', {}), received or answer.get('headers', {})
     protocol, mime = answer.get('protocol') or 'http/1.1', answer.get('mimeType', '')
     location = find_header(received, 'location')
-    request = dict(method=asked['method'], url=asked['url'], httpVersion=protocol, headers=header_list(sent), cookies=[],
+    request = dict(method=asked['method'], url=asked['url'], httpVersion=protocol, cookies=[],
+                   headers=header_list(sent),
                    queryString=[dict(name=k, value=v) for k, v in parse_qsl(urlsplit(asked['url']).query, True)],
                    headersSize=-1, bodySize=len(posted))
     if posted: request['postData'] = dict(mimeType=find_header(sent, 'content-type'), text=posted)
@@ -120,7 +121,8 @@ async def har(recorder: Recorder) -> dict:
     for key, k in recorder.order:
         chain = recorder.chains[key]
         sent, received = (real_headers(chain, o[key])[k] for o in (recorder.sent, recorder.received))
-        posted = chain[k].request.get('postData') or (await answered(recorder.posts.get(key), 'postData') if not k else '')
+        late = recorder.posts.get(key) if not k else None   # a long body is asked for apart
+        posted = chain[k].request.get('postData') or await answered(late, 'postData')
         body = await answered(recorder.bodies.get(key), 'body') if k == len(chain) - 1 else ''
         entries.append(har_entry(chain[k], sent, received, posted, body))
     return dict(log=dict(version='1.2', creator=dict(name='uitars_nb', version=version), entries=entries))
