@@ -112,14 +112,18 @@ class Idle(Repairer):
 
 
 class Broken(Repairer):
-    async def act(self, steps, obs): raise EnvironmentFailure(StopReason.ENV_CRASH, 'the engine is gone')
+    gone = True
+    async def act(self, steps, obs):
+        if Broken.gone: raise EnvironmentFailure(StopReason.ENV_CRASH, 'the engine is gone')
+        return Reply(actions=(Action('finished'),))
 
 
-async def test_a_broken_episode_makes_no_prediction_and_is_played_again(repository, tmp_path):
+async def test_a_broken_episode_makes_no_prediction_and_is_played_again(repository, tmp_path, monkeypatch):
     instances = read_instances(tmp_path/'data.jsonl')
     path = await predict(instances, tmp_path/'clones', f'{__name__}:Broken', tmp_path/'run')
     assert predicted(path) == set()
-    await predict(instances, tmp_path/'clones', f'{__name__}:Idle', tmp_path/'run')
+    monkeypatch.setattr(Broken, 'gone', False)
+    await predict(instances, tmp_path/'clones', f'{__name__}:Broken', tmp_path/'run')   # the same policy: the store keeps both
     assert json.loads(path.read_text())['model_patch'] == ''
     (tmp_path/'reports').mkdir()
     (tmp_path/'reports/report.json').write_text(json.dumps({'own__words-1': dict(resolved=False)}))

@@ -22,8 +22,8 @@ from ..core.plugins import plugin_location
 COMMANDS: dict[str, Callable] = {}   # name -> function of the options that returns the exit status, or None for 0
 
 # in which --help lists them
-ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'baseline', 'probe', 'figures', 'pages', 'read', 'train',
-         'reinforce', 'flywheel', 'annotate', 'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp',
+ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'compare', 'bench', 'baseline', 'probe', 'figures', 'pages',
+         'read', 'train', 'reinforce', 'flywheel', 'annotate', 'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp',
          'games', 'play')
 
 def load_commands() -> list[str]:

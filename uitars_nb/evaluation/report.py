@@ -20,25 +20,29 @@ from matplotlib.figure import Figure
 
 from ..core.runs import write_atomic
 from ..core.types import Observation, StopReason, Trajectory
-from .evaluate import by_task, task_scores
+from .evaluate import by_task, claims, task_scores
 from .statistics import macro_mean
 
 # %% ../../nbs/80_evaluation/20_report.ipynb #8cad264a
 def headline(
-    episodes: pd.DataFrame,  # policy, task, seed, success, reward, n_steps, env_failure, seconds by `PARTS`
+    episodes: pd.DataFrame,  # policy, task, seed, success, reward, n_steps, stop, env_failure, seconds by `PARTS`
 ) -> pd.DataFrame:
     """A row per policy: success, share with a reward above 0, and reward as means over tasks with 95 % intervals; steps
-    and wall seconds of an episode, environment failures."""
+    and wall seconds of an episode, environment failures; how many of the episodes that the policy called finished
+    failed, and how many of those that it called infeasible were."""
     return pd.DataFrame({policy: _sum_up(rows) for policy, rows in episodes.groupby('policy', sort=False)}).T
 
 def _sum_up(rows):
     played = rows[~rows.env_failure]
     reward = macro_mean(task_scores(rows, 'reward'))
     success, positive = (str(macro_mean(task_scores(rows, column))) for column in ('success', 'positive'))
+    said = claims(rows)
+    false = round(said['finished'] * said['false_completes']['value']) if said['finished'] else 0
     return dict(tasks=played.task.nunique(), episodes=len(played), success=success, positive=positive,
                 reward=f'{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]',
                 steps=f'{played.n_steps.mean():.1f}', seconds=f'{played[PARTS].sum(axis=1).mean():.3f}',
-                env_failures=int(rows.env_failure.sum()))
+                env_failures=int(rows.env_failure.sum()), false_completes=f"{false} of {said['finished']}",
+                infeasible=f"{said['infeasible_right']} of {said['infeasible']}")
 
 PARTS = ['setup', 'agent', 'environment']  # components of an episode's duration
 

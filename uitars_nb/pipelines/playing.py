@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PlayOptions', 'check_size', 'sized_pool', 'play_recipe', 'load_played', 'script_failures', 'score_line',
-           'comparison_line']
+           'claims_text', 'comparison_line']
 
 # %% ../../nbs/85_pipelines/05_playing.ipynb #f8c87317
 from collections.abc import Sequence
@@ -98,8 +98,8 @@ def script_failures(
 def score_line(
     out: Path,  # a run's directory
 ) -> str:
-    """Mean success with its interval, episodes and environment failures, in one line; also the share with a reward
-    above 0 if it differs."""
+    """Mean success with its interval, episodes, environment failures and false claims, in one line; also the share with
+    a reward above 0 if it differs."""
     s = read_json(out / 'summary.json')
     rate = '{value:.1%} [{low:.1%}, {high:.1%}]'.format(**s['success'])
     above = s.get('positive', s['success'])
@@ -109,7 +109,17 @@ def score_line(
     lost = f'; {s["given_up"]} episodes given up: the same command plays them again' if s.get('given_up') else ''
     broken = s.get('broken_tasks')
     left_out = f'; broken in every episode and left out: {", ".join(broken)}' if broken else ''
-    return f"{rate} mean success{''.join(notes)} {played}{lost}{left_out}"
+    return f"{rate} mean success{''.join(notes)} {played}{claims_text(s.get('claims', {}))}{lost}{left_out}"
+
+def claims_text(
+    claims: dict,  # from `evaluation.evaluate.claims`
+) -> str:
+    "False completes and right refusals; '' without a false complete or a refusal."
+    false, refused = claims.get('false_completes'), claims.get('infeasible', 0)
+    rate = '{value:.1%} [{low:.1%}, {high:.1%}]'
+    said = [f"{rate.format(**false)} of {claims['finished']} finished falsely"] if false and false['value'] else []
+    said += [f"{claims['infeasible_right']} of {refused} called infeasible rightly"] if refused else []
+    return ''.join(f'; {o}' for o in said)
 
 # %% ../../nbs/85_pipelines/05_playing.ipynb #e0280f89
 def comparison_line(

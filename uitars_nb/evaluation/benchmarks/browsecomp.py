@@ -6,22 +6,28 @@
 __all__ = ['REPLY_FORMAT', 'JUDGE_PROMPT', 'VERDICT', 'RESULT', 'decrypt', 'encrypt', 'WebQuestion', 'read_questions',
            'question_prompt', 'ExactReply', 'parse_reply', 'parse_verdict', 'judge_reply', 'calibration_error',
            'evaluate_browsecomp', 'plus_corpus', 'final_answer', 'plus_run', 'write_plus', 'read_qrels',
-           'retrieval_recall']
+           'retrieval_recall', 'QuestionTask', 'answer_question', 'play_questions', 'question_index']
 
 # %% ../../../nbs/80_evaluation/30_benchmarks/30_browsecomp.ipynb #95c7398a
-import asyncio, base64, hashlib, json, re
+import asyncio, base64, hashlib, json, math, re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from ...agent.loop import EpisodeLimits, run_episode
 from ...core.runs import Run, append_jsonl, read_json, read_jsonl, write_json
-from ...core.types import StopReason, Trajectory
+from ...core.store import Store
+from ...core.types import StopReason, TaskSpec, Trajectory
 from .judges import ChatJudge, user_message
+from ..policies import make_player
 from ..statistics import success_rate
+from ...sandbox.tools.search import PageCorpus
+from ...sandbox.tools.session import ToolConfig, ToolSession
+from ...tasks.base import Outcome
 
 # %% ../../../nbs/80_evaluation/30_benchmarks/30_browsecomp.ipynb #fdb6ec05
 def _xor(data, password):
@@ -227,3 +233,71 @@ def retrieval_recall(
     shares = [len({*o['retrieved_docids']} & qrels[o['query_id']]) / len(qrels[o['query_id']])
               for o in runs if qrels.get(o['query_id'])]
     return float(np.mean(shares)) if shares else float('nan')
+
+# %% ../../../nbs/80_evaluation/30_benchmarks/30_browsecomp.ipynb #df4855ba
+@dataclass(frozen=True)
+class QuestionTask:
+    "A question as a task without a reward."
+    question: WebQuestion
+    max_steps: int = 50
+
+    @property
+    def name(self) -> str: return f'browsecomp/{self.question.id}'
+
+    async def setup(self, session: ToolSession, spec: TaskSpec) -> TaskSpec:
+        "Ask the question in a new session."
+        await session.reset()
+        return replace(spec, instruction=question_prompt(self.question.question), max_steps=self.max_steps)
+
+    async def verify(self, session: ToolSession, spec: TaskSpec) -> Outcome:
+        "No reward yet."
+        return Outcome()
+
+async def answer_question(question: WebQuestion, provider, make_agent, id: str, policy: str = '',
+                          max_steps: int = 50, config: ToolConfig = ToolConfig()) -> Trajectory:
+    "One episode in a new tool session over a `Provider`."
+    task, session = QuestionTask(question, max_steps), ToolSession(config, provider=provider)
+    limits, spec = EpisodeLimits(session_ms=math.inf), TaskSpec(task.name, max_steps=max_steps)
+    try: return await run_episode(session, task, spec, make_agent, limits, id, policy)
+    finally: await session.close()
+
+# %% ../../../nbs/80_evaluation/30_benchmarks/30_browsecomp.ipynb #33013b24
+async def play_questions(
+    questions: Sequence[WebQuestion],
+    corpus: str | Path,      # from `plus_corpus`
+    policy: str,             # as `evaluation.policies.make_player` takes it
+    out: str | Path,         # the run's directory
+    max_steps: int = 50,
+    concurrent: int = 1,     # sessions
+    **options,               # of `make_player`
+) -> list[Trajectory]:
+    "Play the questions that have no episode yet; the last episode of each question, in their order."
+    store, provider, turns = Store(Path(out)/'store'), PageCorpus(corpus), asyncio.Semaphore(concurrent)
+    attempts = Counter(store.index().task)
+    done = {*store.index().query('not env_failure').task} if len(store) else set()
+    async with make_player(policy, **options) as make_agent:
+        with store.writer() as writer:
+            async def play(o):
+                "Play a question and store the episode."
+                name = QuestionTask(o).name
+                id = f'{policy}/{name}:0/0.{attempts[name]}'
+                async with turns: writer.append(await answer_question(o, provider, make_agent, id, policy, max_steps))
+            await asyncio.gather(*[play(o) for o in questions if QuestionTask(o).name not in done])
+    last = {o.task.name: o for o in Store(Path(out)/'store')}
+    return [last[QuestionTask(o).name] for o in questions]
+
+# %% ../../../nbs/80_evaluation/30_benchmarks/30_browsecomp.ipynb #f3780c6a
+def question_index(
+    questions: Sequence[WebQuestion],
+    trajs: Sequence[Trajectory],     # of the questions, in their order
+    verdicts: Mapping[str, bool | None],   # question -> from `evaluate_browsecomp`
+) -> pd.DataFrame:
+    "A row per question, as `evaluation.evaluate.by_task` takes them."
+    rows = []
+    for o, traj in zip(questions, trajs):
+        right, broken = verdicts.get(o.id), traj.stop.is_environment
+        stop = traj.stop if broken or right is not None else StopReason.ENV_VERIFIER
+        rows.append(dict(id=f'{traj.policy}/browsecomp:{o.id}/0.0', policy=traj.policy, task='browsecomp', seed=o.id,
+                         stop=stop.value, env_failure=stop.is_environment, success=right is True and not broken,
+                         reward=None if stop.is_environment else float(right is True), n_steps=len(traj.steps)))
+    return pd.DataFrame(rows)

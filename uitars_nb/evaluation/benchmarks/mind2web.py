@@ -6,7 +6,7 @@
 __all__ = ['VERBS', 'PAGES', 'SCHEMA', 'NAME', 'STEP_FIELDS', 'MOST', 'action_text', 'WebTask', 'read_web_tasks', 'performed',
            'submission', 'write_submission', 'problems', 'Submission', 'read_submission', 'WebJudgePrompts',
            'clone_prompts', 'parse_points', 'parse_score', 'parse_status', 'WebVerdict', 'webjudge',
-           'export_submissions', 'evaluate_mind2web']
+           'export_submissions', 'evaluate_mind2web', 'judged_index']
 
 # %% ../../../nbs/80_evaluation/30_benchmarks/35_mind2web.ipynb #b6afbf8c
 import asyncio, hashlib, re
@@ -291,3 +291,18 @@ async def evaluate_mind2web(
     rate = success_rate(sum(o is True for o in table.success), len(table))
     run.summarise(success=rate._asdict(), parse_errors=int(table.success.isna().sum()), n=len(table))
     return table
+
+# %% ../../../nbs/80_evaluation/30_benchmarks/35_mind2web.ipynb #fb8978e3
+def judged_index(
+    index: pd.DataFrame,                    # of a store
+    tasks: Mapping[str, WebTask],           # by the name of our task
+    verdicts: Mapping[str, bool | None],    # task id -> from `evaluate_mind2web`
+) -> pd.DataFrame:
+    "A row per episode of a known task, as `evaluation.evaluate.by_task` takes them."
+    known = index[index.task.isin([*tasks])].reset_index(drop=True)
+    ids = known.task.map(lambda o: tasks[o].id)
+    right = ids.map(verdicts.get)
+    lost, won = known.env_failure | right.isna(), ~known.env_failure & (right == True)
+    return known.assign(task='online-mind2web', seed=ids, env_failure=lost,
+                        stop=known.stop.where(known.env_failure | ~lost, 'env_verifier'),
+                        success=won, reward=won.astype(float).where(~lost))

@@ -9,6 +9,7 @@ __all__ = ['REPOSITORY', 'TEST', 'PROMPT', 'TOOLS', 'Instance', 'read_instances'
 
 # %% ../../../nbs/80_evaluation/30_benchmarks/45_swebench.ipynb #ff4551df
 import asyncio, json, math, os, subprocess, tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -208,7 +209,7 @@ async def predict(
 ) -> Path:
     "Play the instances that have no prediction yet; returns the predictions file."
     path, turns = Path(out)/'predictions.jsonl', asyncio.Semaphore(concurrent)
-    done = predicted(path)
+    done, tried = predicted(path), Counter(Store(Path(out)/'store').index().task)   # tried: attempts that broke
     left = [(o, repository_of(o, repositories)) for o in instances if o.instance_id not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
     async with make_player(policy, **options) as make_agent:
@@ -216,12 +217,13 @@ async def predict(
             async def play(instance, clone):
                 "Play an instance and keep what came of it."
                 async with turns: traj, patch = await attempt(instance, clone, make_agent, policy, max_steps, config)
-                writer.append(traj)
+                writer.append(replace(traj, id=traj.id.removesuffix('0') + str(tried[traj.task.name])))
                 if patch is None: return
                 with path.open('a') as f: f.write(prediction(instance, policy, patch))
             await asyncio.gather(*(play(*o) for o in left))
     return path
 
+# %% ../../../nbs/80_evaluation/30_benchmarks/45_swebench.ipynb #f2b8f6c0
 async def attempt(
     instance: Instance,
     clone: str | Path,       # of its repository
