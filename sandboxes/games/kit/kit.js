@@ -182,6 +182,25 @@ const Kit = (() => {
     return Math.abs(dx) > Math.abs(dy) ? (dx > 0 ? 'ArrowRight' : 'ArrowLeft') : (dy > 0 ? 'ArrowDown' : 'ArrowUp')
   }
 
+  // press, move and release of a game whose pieces are dragged from slots: `find(state, x, y)` is the slot of the piece
+  // under the mouse, `drop(state, slot, x, y, random)` puts it down; `state.held` is {i, x, y} in between
+  const dragging = (find, drop) => ({
+    press(s, x, y) {
+      const i = find(s, x, y)
+      s.held = i === undefined ? null : {i, x, y}
+    },
+    move(s, x, y) { if (s.held) Object.assign(s.held, {x, y}) },
+    release(s, x, y, random) {
+      if (!s.held) return
+      const {i} = s.held
+      s.held = null
+      drop(s, i, x, y, random)
+    }
+  })
+  // the slot of a tray of three whose piece lies within 24 units
+  const slot_under = slot => (s, x, y) =>
+    [0, 1, 2].find(k => s.tray[k] !== null && Math.hypot(slot(k)[0] - x, slot(k)[1] - y) < 24)
+
   // drawing helpers, in logical units
   function text(g, words, x, y, size = 12, color = '#222', align = 'center', weight = 'bold') {
     g.font = `${weight} ${size}px "DejaVu Sans", sans-serif`
@@ -222,5 +241,7 @@ const Kit = (() => {
     g.fillRect(0, 85, WIDTH, 40)
     text(g, words, WIDTH / 2, 105, 16, '#333')
   }
-  return {WIDTH, HEIGHT, Random, play, animate, left: share, between, swipe, text, box, polygon, disc, bar, banner}
+  return {
+    WIDTH, HEIGHT, Random, play, animate, left: share, between, swipe, dragging, slot_under,
+    text, box, polygon, disc, bar, banner}
 })()
