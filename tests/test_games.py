@@ -22,6 +22,7 @@ from uitars_nb.tasks.base import SUITES, TASKS, get_task, register
 from uitars_nb.tasks.games import check
 from uitars_nb.tasks.games.game import BROWSER, FOLDER, STATE, game_at, game_state, load_players, random_action, tap
 from uitars_nb.tasks.games.person import HumanScore, keep_score, play_by_hand
+from uitars_nb.tasks.games.real_time import paced, record_inputs, repeat_in_real_time
 
 NAMES = [*SUITES['games/all'], *SUITES['games/lm']]
 KINDS = ['games/2048', 'games/energy', 'games/free-the-key', 'games/merge-and-double', 'games/wood-blocks-3d', 'games/lm-tetris']   # keys, clicks, drags, real time, WebGL
@@ -111,6 +112,22 @@ def test_the_heuristic_player_beats_random_and_idle(name):
 def test_the_score_does_not_depend_on_the_clock(name):
     async def work(chromium, session): return await check.check_clock(chromium, get_task(name)) + await check.check_network(chromium, get_task(name))
     assert run(work) == []
+
+
+REAL_TIME = {'games/merge-and-double': 2., 'games/lm-platformer': 0.}   # seconds between actions
+
+
+def test_the_real_time_games_are_known():
+    assert {o for o in NAMES if get_task(o).manifest.real_time} == {*REAL_TIME}
+
+
+@pytest.mark.parametrize('name', REAL_TIME)
+def test_a_real_time_game_on_the_paused_clock_is_the_game_in_real_time(name):
+    async def work(chromium, session):
+        episode = await record_inputs(session, get_task(name), paced(check.heuristic, REAL_TIME[name]), seed=3, steps=100 if name == 'games/lm-platformer' else 12)
+        return episode.state, await repeat_in_real_time(chromium, get_task(name), episode)
+    paused, real = run(work)
+    assert paused.score > 0 and (paused.score, paused.terminal, paused.board) == (real.score, real.terminal, real.board)
 
 
 def test_a_verifier_cannot_be_replaced():

@@ -42,6 +42,7 @@ const Kit = (() => {
     function begin(seed, level) {
       Object.assign(session, {seed, level, random: seeded(seed, level), steps: 0, carried: 0, started: Date.now()})
       session.state = game.begin(level, session.random)
+      due = performance.now()
       paint()   // before the first frame, so that the first screenshot shows the game
       show()
     }
@@ -56,10 +57,11 @@ const Kit = (() => {
         animate(session.state, {level: true})
       }
     }
-    function act(name, ...args) {
+    function act(e, name, ...args) {
+      catch_up(Math.min(e.timeStamp, performance.now()))
       if (!game[name] || over()) return
       game[name](session.state, ...args, session.random)
-      if (name !== 'tick') session.steps++
+      session.steps++
       settle()
       show()
     }
@@ -75,13 +77,16 @@ const Kit = (() => {
       motion.left -= (last === null ? FRAME : now - last) / motion.ms
       if (motion.left <= 0) session.state.motion = null
     }
+    // run the ticks that are due at a time, before each input too, so the times of frames do not matter; a page that slept
+    // for a second goes on where it was
+    function catch_up(now) {
+      if (now - due > 1000) due = now
+      for (; game.tick && due <= now + 1e-6 && !over(); due += FRAME) { game.tick(session.state, session.random); settle() }
+    }
     function frame(now) {
       asked = false
-      if (game.tick && !over()) {
-        if (!due || now - due > 1000) due = now
-        for (; due <= now; due += FRAME) { game.tick(session.state, session.random); settle() }
-        show()
-      }
+      catch_up(now)
+      if (game.tick && !over()) show()
       run_down(now)
       if (session.state.motion) show()
       last = now
@@ -114,14 +119,14 @@ const Kit = (() => {
     }
 
     const at = e => [(e.clientX - left) / scale, (e.clientY - top) / scale]
-    addEventListener('pointerdown', e => { if (e.button === 0) act('press', ...at(e)) })
-    addEventListener('pointermove', e => { if (e.buttons & 1) act('move', ...at(e)) })
-    addEventListener('pointerup', e => { if (e.button === 0) act('release', ...at(e)) })
+    addEventListener('pointerdown', e => { if (e.button === 0) act(e, 'press', ...at(e)) })
+    addEventListener('pointermove', e => { if (e.buttons & 1) act(e, 'move', ...at(e)) })
+    addEventListener('pointerup', e => { if (e.button === 0) act(e, 'release', ...at(e)) })
     addEventListener('keydown', e => {
       if (/^(Arrow|Page|Home|End| $)/.test(e.key)) e.preventDefault()
-      if (!e.repeat || game.repeats) act('key', e.key)
+      if (!e.repeat || game.repeats) act(e, 'key', e.key)
     })
-    addEventListener('keyup', e => act('keyup', e.key))
+    addEventListener('keyup', e => act(e, 'keyup', e.key))
     addEventListener('resize', fit)
     document.title = game.title
     const color = game.background ?? '#faf8ef'
@@ -161,7 +166,7 @@ const Kit = (() => {
       restore(text) {
         const saved = JSON.parse(text)
         Object.assign(session, saved, {random: new Random(saved.random), started: Date.now() - saved.started})
-        due = 0
+        due = performance.now()
         paint()
         show()
       }

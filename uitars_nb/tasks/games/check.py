@@ -173,7 +173,7 @@ def game_from(
     return Game(f'games/{folder.name}', manifest, folder)
 
 async def check_player(session, game: Game, seeds: Sequence[int]) -> list[str]:
-    "`check_verifier` for a game of a folder; one by address has no heuristic player, so nobody vouches for its verifier."
+    "`check_verifier` for a game of a folder. One by address has no heuristic player."
     if not game.folder: return []
     if game.folder.name in load_players(): return await check_verifier(session, game, seeds)
     return ['it has no heuristic player: register one with tasks.games.game.player']

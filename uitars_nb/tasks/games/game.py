@@ -127,7 +127,6 @@ class Game:
     manifest: Manifest
     folder: Path | None    # with index.html; None for a page that is played by its address
     address: str = ''      # of that page
-
     browser = BROWSER      # configuration of the sessions that play it
 
     @property
@@ -162,14 +161,12 @@ class Game:
         except ValueError as e: return Outcome(done=True, info=dict(reason=str(e)))
         reward = min(1., max(0., s.score / self.reference))
         info = dict(score=s.score, level=s.level, lives=s.lives, reason=s.reason, checksum=self.checksum)
-        known = {k: v for k, v in info.items() if v is not None}
-        return Outcome(reward, reward >= 1, s.terminal, known, signal=s.progress)
+        return Outcome(reward, reward >= 1, s.terminal, {k: v for k, v in info.items() if v is not None}, s.progress)
 
     def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "The heuristic player. Raises `LookupError` if the game has none."
-        name = self.name.removeprefix('games/')
-        if name not in load_players(): raise LookupError(f'{self.name} has no heuristic player')
-        return PLAYERS[name](session, spec)
+        try: return load_players()[self.name.removeprefix('games/')](session, spec)
+        except KeyError: raise LookupError(f'{self.name} has no heuristic player') from None
 
 # %% ../../../nbs/20_tasks/25_games/05_game.ipynb #b32781ea
 def register_games(

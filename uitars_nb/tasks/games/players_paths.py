@@ -53,6 +53,7 @@ def shortest_path(
     "The shortest path to a goal; None if none was found."
     return next(paths_to(start, moves, done, most), None)
 
+# %% ../../../nbs/20_tasks/25_games/25_players_paths.ipynb #d23ff02c
 def keys_to(
     start: Hashable,
     moves: Moves,                  # each move is a key
