@@ -5,19 +5,24 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
+from uitars_nb.cli.main import main
 from uitars_nb.core.types import Action, TaskSpec
 from uitars_nb.sandbox.browser.chromium import launch
 from uitars_nb.sandbox.browser.session import BrowserSession
 from uitars_nb.sandbox.desktop.xserver import XServer
-from uitars_nb.tasks.base import SUITES, get_task
+from uitars_nb.tasks.base import SUITES, TASKS, get_task, register
 from uitars_nb.tasks.games import check
-from uitars_nb.tasks.games.game import BROWSER, FOLDER, STATE, game_state, load_players, random_action
+from uitars_nb.tasks.games.game import BROWSER, FOLDER, STATE, game_at, game_state, load_players, random_action, tap
 from uitars_nb.tasks.games.person import HumanScore, keep_score, play_by_hand
+from uitars_nb.tasks.games.real_time import paced, record_inputs, repeat_in_real_time
 
 NAMES = [*SUITES['games/all'], *SUITES['games/lm']]
 KINDS = ['games/2048', 'games/energy', 'games/free-the-key', 'games/merge-and-double', 'games/wood-blocks-3d', 'games/lm-tetris']   # keys, clicks, drags, real time, WebGL
@@ -109,6 +114,22 @@ def test_the_score_does_not_depend_on_the_clock(name):
     assert run(work) == []
 
 
+REAL_TIME = {'games/merge-and-double': 2., 'games/lm-platformer': 0.}   # seconds between actions
+
+
+def test_the_real_time_games_are_known():
+    assert {o for o in NAMES if get_task(o).manifest.real_time} == {*REAL_TIME}
+
+
+@pytest.mark.parametrize('name', REAL_TIME)
+def test_a_real_time_game_on_the_paused_clock_is_the_game_in_real_time(name):
+    async def work(chromium, session):
+        episode = await record_inputs(session, get_task(name), paced(check.heuristic, REAL_TIME[name]), seed=3, steps=100 if name == 'games/lm-platformer' else 12)
+        return episode.state, await repeat_in_real_time(chromium, get_task(name), episode)
+    paused, real = run(work)
+    assert paused.score > 0 and (paused.score, paused.terminal, paused.board) == (real.score, real.terminal, real.board)
+
+
 def test_a_verifier_cannot_be_replaced():
     async def work(chromium, session):
         game = get_task('games/2048')
@@ -172,6 +193,49 @@ def test_broken_manifests_are_found(change, words, tmp_path):
 def test_a_folder_without_a_manifest(tmp_path):
     [found] = asyncio.run(check.check_game(tmp_path))
     assert 'manifest.json' in found
+
+
+PLAIN = ('<script src="late.js" defer></script><body>', """setTimeout(() => {   // its scripts come late, and nothing of ours lies beside it
+  let score = 0, target = 0, chance = 0
+  const next = () => { chance = (chance * 1103515245 + 12345) % 2147483648; target = Math.floor(chance / 65536) % 4; document.body.textContent = `press ${target} (draw ${chance})` }
+  addEventListener('keydown', e => { if (['ArrowLeft', 'ArrowUp', 'ArrowRight', 'ArrowDown'].indexOf(e.key) === target) { score += 10; next() } })
+  window.gameAPI = {capabilities: {seed: true},
+    init: async ({seed}) => { chance = seed; score = 0; next(); return {ok: true} },
+    getState: () => ({status: 'playing', terminal: {isTerminal: score >= 200}, metrics: {score}, game_state: {environment: {target}}})}
+}, 700)""")
+
+
+@pytest.fixture
+def served(tmp_path):
+    "Address of a folder that a local server shows."
+    (tmp_path/'index.html').write_text(f'<!doctype html>{PLAIN[0]}')
+    (tmp_path/'late.js').write_text(PLAIN[1])
+    with ThreadingHTTPServer(('127.0.0.1', 0), partial(SimpleHTTPRequestHandler, directory=tmp_path)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f'http://127.0.0.1:{server.server_address[1]}/'
+        server.shutdown()
+
+
+def test_a_page_without_a_manifest_is_played_by_its_address(served):
+    game = register(game_at(served, rules='Press the arrow that the page names.', reference=100.))
+    async def work(chromium, session):
+        spec = await get_task(game.name).setup(session, TaskSpec(game.name, 4))
+        for _ in range(7):
+            target = (await game_state(session)).board['target']
+            await session.act(tap(('left', 'up', 'right', 'down')[target]))
+        return spec, await game.verify(session, spec)
+    try: spec, outcome = run(work)
+    finally: TASKS.pop(game.name)
+    assert spec.instruction == 'Press the arrow that the page names.'
+    assert (outcome.reward, outcome.success, outcome.info['score']) == (.7, False, 70) and 'checksum' not in outcome.info
+
+
+def test_the_command_line_checks_an_address(served, tmp_path, capsys):
+    assert main(['games', 'check', served]) == 0 and 'keeps the contract' in capsys.readouterr().out
+    (tmp_path/'late.js').write_text(PLAIN[1].replace('chance = seed', 'chance = Math.random()'))
+    assert main(['games', 'check', served]) == 1 and 'same seed and actions' in capsys.readouterr().out
+    (tmp_path/'late.js').write_text('')
+    assert main(['games', 'check', served]) == 1 and 'has no window.gameAPI' in capsys.readouterr().out
 
 
 PRESS = """import time, pyautogui

@@ -47,17 +47,10 @@ Kit.play({
   begin: (level, random) => ({filled: {}, tray: deal(random), score: 0, over: false, held: null, motion: null}),
   view: s => ({score: s.score, board: {filled: s.filled, tray: s.tray}, outcome: s.over ? 'fail' : null,
     reason: 'no piece fits'}),
-  press(s, x, y) {
-    const i = [0, 1, 2].find(k => s.tray[k] !== null && Math.hypot(slot(k)[0] - x, slot(k)[1] - y) < 24)
-    s.held = i === undefined ? null : {i, x, y}
-  },
-  move(s, x, y) { if (s.held) Object.assign(s.held, {x, y}) },
-  release(s, x, y, random) {
-    if (!s.held) return
-    const {i} = s.held, [d, place] = nearest(x, y)
-    s.held = null
+  ...Kit.dragging(Kit.slot_under(slot), (s, i, x, y, random) => {
+    const [d, place] = nearest(x, y)
     if (d < 1 && fits(s.filled, s.tray[i], place)) put(s, i, place, random)
-  },
+  }),
   draw(g, s) {
     Kit.bar(g, [['score', s.score]], '#f2e9e4')
     for (const p of places) hex(g, ...mid(p), W * .93, p.join() in s.filled ? COLORS[s.filled[p.join()]] : '#4a4e69')

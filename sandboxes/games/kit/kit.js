@@ -42,6 +42,7 @@ const Kit = (() => {
     function begin(seed, level) {
       Object.assign(session, {seed, level, random: seeded(seed, level), steps: 0, carried: 0, started: Date.now()})
       session.state = game.begin(level, session.random)
+      due = performance.now()
       paint()   // before the first frame, so that the first screenshot shows the game
       show()
     }
@@ -56,10 +57,11 @@ const Kit = (() => {
         animate(session.state, {level: true})
       }
     }
-    function act(name, ...args) {
+    function act(e, name, ...args) {
+      catch_up(Math.min(e.timeStamp, performance.now()))
       if (!game[name] || over()) return
       game[name](session.state, ...args, session.random)
-      if (name !== 'tick') session.steps++
+      session.steps++
       settle()
       show()
     }
@@ -75,13 +77,16 @@ const Kit = (() => {
       motion.left -= (last === null ? FRAME : now - last) / motion.ms
       if (motion.left <= 0) session.state.motion = null
     }
+    // run the ticks that are due at a time, before each input too, so the times of frames do not matter; a page that slept
+    // for a second goes on where it was
+    function catch_up(now) {
+      if (now - due > 1000) due = now
+      for (; game.tick && due <= now + 1e-6 && !over(); due += FRAME) { game.tick(session.state, session.random); settle() }
+    }
     function frame(now) {
       asked = false
-      if (game.tick && !over()) {
-        if (!due || now - due > 1000) due = now
-        for (; due <= now; due += FRAME) { game.tick(session.state, session.random); settle() }
-        show()
-      }
+      catch_up(now)
+      if (game.tick && !over()) show()
       run_down(now)
       if (session.state.motion) show()
       last = now
@@ -114,14 +119,14 @@ const Kit = (() => {
     }
 
     const at = e => [(e.clientX - left) / scale, (e.clientY - top) / scale]
-    addEventListener('pointerdown', e => { if (e.button === 0) act('press', ...at(e)) })
-    addEventListener('pointermove', e => { if (e.buttons & 1) act('move', ...at(e)) })
-    addEventListener('pointerup', e => { if (e.button === 0) act('release', ...at(e)) })
+    addEventListener('pointerdown', e => { if (e.button === 0) act(e, 'press', ...at(e)) })
+    addEventListener('pointermove', e => { if (e.buttons & 1) act(e, 'move', ...at(e)) })
+    addEventListener('pointerup', e => { if (e.button === 0) act(e, 'release', ...at(e)) })
     addEventListener('keydown', e => {
       if (/^(Arrow|Page|Home|End| $)/.test(e.key)) e.preventDefault()
-      if (!e.repeat || game.repeats) act('key', e.key)
+      if (!e.repeat || game.repeats) act(e, 'key', e.key)
     })
-    addEventListener('keyup', e => act('keyup', e.key))
+    addEventListener('keyup', e => act(e, 'keyup', e.key))
     addEventListener('resize', fit)
     document.title = game.title
     const color = game.background ?? '#faf8ef'
@@ -161,7 +166,7 @@ const Kit = (() => {
       restore(text) {
         const saved = JSON.parse(text)
         Object.assign(session, saved, {random: new Random(saved.random), started: Date.now() - saved.started})
-        due = 0
+        due = performance.now()
         paint()
         show()
       }
@@ -181,6 +186,25 @@ const Kit = (() => {
     if (Math.max(Math.abs(dx), Math.abs(dy)) < least) return null
     return Math.abs(dx) > Math.abs(dy) ? (dx > 0 ? 'ArrowRight' : 'ArrowLeft') : (dy > 0 ? 'ArrowDown' : 'ArrowUp')
   }
+
+  // press, move and release of a game whose pieces are dragged from slots: `find(state, x, y)` is the slot of the piece
+  // under the mouse, `drop(state, slot, x, y, random)` puts it down; `state.held` is {i, x, y} in between
+  const dragging = (find, drop) => ({
+    press(s, x, y) {
+      const i = find(s, x, y)
+      s.held = i === undefined ? null : {i, x, y}
+    },
+    move(s, x, y) { if (s.held) Object.assign(s.held, {x, y}) },
+    release(s, x, y, random) {
+      if (!s.held) return
+      const {i} = s.held
+      s.held = null
+      drop(s, i, x, y, random)
+    }
+  })
+  // the slot of a tray of three whose piece lies within 24 units
+  const slot_under = slot => (s, x, y) =>
+    [0, 1, 2].find(k => s.tray[k] !== null && Math.hypot(slot(k)[0] - x, slot(k)[1] - y) < 24)
 
   // drawing helpers, in logical units
   function text(g, words, x, y, size = 12, color = '#222', align = 'center', weight = 'bold') {
@@ -222,5 +246,7 @@ const Kit = (() => {
     g.fillRect(0, 85, WIDTH, 40)
     text(g, words, WIDTH / 2, 105, 16, '#333')
   }
-  return {WIDTH, HEIGHT, Random, play, animate, left: share, between, swipe, text, box, polygon, disc, bar, banner}
+  return {
+    WIDTH, HEIGHT, Random, play, animate, left: share, between, swipe, dragging, slot_under,
+    text, box, polygon, disc, bar, banner}
 })()

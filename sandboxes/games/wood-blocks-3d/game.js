@@ -137,17 +137,10 @@ Kit.play({
     score: 0, over: false, held: null, motion: null}),
   view: s => ({score: s.score, board: {board: s.board, tray: s.tray}, outcome: s.over ? 'fail' : null,
     reason: 'no piece fits'}),
-  press(s, x, y) {
-    const i = [0, 1, 2].find(k => s.tray[k] !== null && Math.hypot(slot(k)[0] - x, slot(k)[1] - y) < 24)
-    s.held = i === undefined ? null : {i, x, y}
-  },
-  move(s, x, y) { if (s.held) Object.assign(s.held, {x, y}) },
-  release(s, x, y, random) {
-    if (!s.held) return
-    const {i} = s.held, [r, c] = cell_at(s.tray[i], x, y)
-    s.held = null
+  ...Kit.dragging(Kit.slot_under(slot), (s, i, x, y, random) => {
+    const [r, c] = cell_at(s.tray[i], x, y)
     if (fits(s.board, s.tray[i], r, c)) put(s, i, r, c, random)
-  },
+  }),
   paint(canvas, s) {
     if (!gl) prepare(canvas)
     gl.viewport(0, 0, canvas.width, canvas.height)

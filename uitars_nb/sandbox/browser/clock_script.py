@@ -150,7 +150,7 @@ const setTimers = () => {
 FRAMES = r'''
 const frames = new Map()
 const requestFrame = callback => {
-  if (!frames.size) add(Math.max(kernel.frame + 1, Math.ceil(kernel.now / FRAME - 1e-9)) * FRAME, 1, runFrame)
+  if (!frames.size) add(Math.max(kernel.frame + 1, Math.ceil(kernel.now / FRAME - 1e-9)) * 1000 / 60, 1, runFrame)
   frames.set(++lastId, callback)
   return lastId
 }

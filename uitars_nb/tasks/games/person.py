@@ -13,7 +13,7 @@ from pathlib import Path
 from ...core.runs import read_json, write_json
 from ...sandbox.browser.chromium import find_chromium
 from .contract import read_state
-from .game import START, STATE, Game
+from .game import LOADING, START, STATE, Game
 
 # %% ../../../nbs/20_tasks/25_games/12_person.ipynb #465daff2
 async def _open_window(playwright, game, scale):
@@ -24,7 +24,8 @@ async def _open_window(playwright, game, scale):
     path = find_chromium(shell=False)   # a headless shell has no window
     browser = await playwright.chromium.launch(headless=False, executable_path=path, args=args)
     page = await browser.new_page(viewport=dict(width=width, height=height))
-    await page.goto((game.folder/'index.html').as_uri())
+    await page.goto(game.url)
+    await page.wait_for_function('window.gameAPI?.init', timeout=1000 * LOADING)
     return page
 
 async def _watch(page, most):
@@ -46,9 +47,9 @@ class HumanScore:
     "One game that a person has played."
     seed: int
     score: float
-    moves: int          # keys and presses
+    moves: int          # keys and presses, if the page counts them
     ended: bool         # the game ended by itself
-    checksum: str       # of the game's files
+    checksum: str | None   # of the game's files; None for a page that was opened by its address
 
 async def play_by_hand(
     game: Game,

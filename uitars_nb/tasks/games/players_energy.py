@@ -10,8 +10,7 @@ import math
 from collections.abc import AsyncIterator, Iterator
 
 from ...core.types import Action, TaskSpec
-from .game import game_state, player
-from .players_turning import click_at
+from .game import click_at, game_state, player
 
 # %% ../../../nbs/20_tasks/25_games/32_players_energy.ipynb #8204fa34
 HEX = (1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1)   # axial steps, clockwise from east

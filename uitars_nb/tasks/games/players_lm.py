@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ...core.types import Action, TaskSpec
-from .game import game_state, player, tap
+from .game import drag_between, game_state, player, tap
 from .players_2048 import play_2048
-from .players_paths import WAYS, drag_between, shortest_path
+from .players_paths import WAYS, keys_to
 
 # %% ../../../nbs/20_tasks/25_games/40_players_lm.ipynb #7b31fdf3
 player('lm-2048')(play_2048)
@@ -90,9 +90,9 @@ async def play_sokoban(session, spec: TaskSpec) -> AsyncIterator[Action]:
         board = (await game_state(session)).board
         cells = lambda name: frozenset(map(tuple, board[name]))
         goal, start = cells('targets'), (tuple(board['at']), cells('boxes'))
-        path = shortest_path(start, lambda s: push_moves(s, board['rows']), lambda s: s[1] == goal, most=400_000)
-        if path is None: return
-        for key, _ in path: yield tap(key)
+        keys = keys_to(start, lambda s: push_moves(s, board['rows']), lambda s: s[1] == goal, most=400_000)
+        if not keys: return
+        for press in keys: yield press
 
 # %% ../../../nbs/20_tasks/25_games/40_players_lm.ipynb #4233340d
 def runs_of(

@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ...core.types import Action, TaskSpec
-from .game import game_state, player
-from .players_turning import click_at
+from .game import click_at, game_state, player
 
 # %% ../../../nbs/20_tasks/25_games/20_players_merging.ipynb #0ebd700e
 NEIGHBOURS = (-1, 0), (0, 1), (1, 0), (0, -1)

@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ...core.types import Action, TaskSpec
-from .game import game_state, player, tap
-from .players_paths import drag_between, shortest_path
-from .players_turning import click_at
+from .game import click_at, drag_between, game_state, player, tap
+from .players_paths import keys_to
 
 # %% ../../../nbs/20_tasks/25_games/35_players_placing.ipynb #21ce0177
 WOOD = [   # cells of each piece, in the order of the game
@@ -172,5 +171,5 @@ async def play_cube(session, spec: TaskSpec) -> AsyncIterator[Action]:
         board = (await game_state(session)).board
         goals = frozenset((o['r'], o['c'], o['color']) for o in board['goals'])
         state = tuple(board['at']), tuple(board['faces']), goals
-        path = shortest_path(state, lambda s: roll_moves(s, board['floor']), lambda s: not s[2])
-        for key, _ in path or [('right', None), ('left', None)]: yield tap(key)
+        keys = keys_to(state, lambda s: roll_moves(s, board['floor']), lambda s: not s[2])
+        for press in keys or [tap('right'), tap('left')]: yield press

@@ -10,8 +10,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 
 from ...core.types import Action, TaskSpec
-from .game import game_state, player
-from .players_turning import click_at
+from .game import click_at, game_state, player
 
 # %% ../../../nbs/20_tasks/25_games/31_players_tiles.ipynb #091fc67b
 def open_tiles(

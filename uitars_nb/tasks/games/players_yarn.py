@@ -10,8 +10,7 @@ import math, random
 from collections.abc import AsyncIterator, Sequence
 
 from ...core.types import Action, TaskSpec
-from .game import game_state, player
-from .players_paths import drag_between
+from .game import drag_between, game_state, player
 
 # %% ../../../nbs/20_tasks/25_games/30_players_yarn.ipynb #e1285432
 def threads_cross(
