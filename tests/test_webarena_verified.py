@@ -17,7 +17,7 @@ from uitars_nb.agent.loop import Reply
 from uitars_nb.core.runs import read_json, write_json
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, StopReason
-from uitars_nb.evaluation.benchmarks.har import Hop, Recorder, har, real_headers
+from uitars_nb.evaluation.benchmarks.har import Hop, HarRecorder, har, real_headers
 from uitars_nb.evaluation.benchmarks.webarena_verified import PROGRAM, VerifiedEntry, grade_verified, play_verified, read_verified, verified_index
 from uitars_nb.evaluation.evaluate import by_task
 from uitars_nb.sandbox.base import EnvironmentFailure
@@ -125,7 +125,7 @@ def test_hops_without_real_headers_shift_nothing():
     assert real_headers(hops, [dict(a='1')]) == [{}, dict(a='1'), {}]
 
 
-async def test_an_empty_recording_is_a_valid_archive(): assert (await har(Recorder()))['log']['entries'] == []
+async def test_an_empty_recording_is_a_valid_archive(): assert (await har(HarRecorder()))['log']['entries'] == []
 
 
 @with_program

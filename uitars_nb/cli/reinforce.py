@@ -31,7 +31,8 @@ class ReinforceOptions:
     """
     out: Annotated[Path, POSITIONAL]       # directory of the run; resumed where it exists
     start: Path                            # a checkpoint's directory
-    reward: str = 'verifier'               # verifier, scored (partial success), random (a control), outcome:DIR (a model) or MODULE:NAME
+    # verifier, scored (partial success), random (a control), outcome:DIR (a model) or MODULE:NAME
+    reward: str = 'verifier'
     replay_stores: tuple[Path, ...] = ()   # directories of demonstrations to replay: an SFT loss beside each step
     play: Annotated[PlayOptions, FLAT] = PlayOptions()
     rl: Annotated[RLJob, FLAT] = RLJob()

@@ -251,7 +251,7 @@ def minibatches(
     tokens: int,                   # most tokens of a micro-batch
     rng: np.random.Generator,
 ) -> Iterator[list[MicroBatch]]:
-    "Whole prompt groups in random order, in `n` minibatches of micro-batches; single samples if there are fewer groups."
+    "Whole prompt groups, or samples if there are fewer groups, in random order, in `n` minibatches of micro-batches."
     _, unit_R = np.unique(exp.group_B[exp.traj_R].numpy(), return_inverse=True)
     if unit_R.max() + 1 < n: unit_R = np.arange(len(exp.examples))
     order = rng.permutation(unit_R.max() + 1)

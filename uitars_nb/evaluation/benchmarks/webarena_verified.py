@@ -22,7 +22,7 @@ from ...agent.loop import EpisodeLimits, MakeAgent, run_episode
 from ...core.runs import read_json, write_atomic, write_json
 from ...core.store import Store
 from ...core.types import StopReason, TaskSpec, Trajectory
-from .har import RecordedSession, har
+from .har import HarSession, har
 from ..policies import make_player
 from ...sandbox.browser.chromium import launch
 from ...sandbox.browser.clock import ClockConfig
@@ -89,7 +89,7 @@ class VerifiedTask:
     @property
     def name(self) -> str: return f'webarena-verified/{self.entry.task_id}'
 
-    async def setup(self, session: RecordedSession, spec: TaskSpec) -> TaskSpec:
+    async def setup(self, session: HarSession, spec: TaskSpec) -> TaskSpec:
         "Log in and open the start pages, the first one in front."
         await session.reset()
         if self.cookies:
@@ -104,7 +104,7 @@ class VerifiedTask:
         session.show(front)
         return replace(spec, instruction=f'{self.entry.intent}\n\n{REPLY_FORM}', max_steps=self.max_steps)
 
-    async def verify(self, session: RecordedSession, spec: TaskSpec) -> Outcome:
+    async def verify(self, session: HarSession, spec: TaskSpec) -> Outcome:
         "No reward yet."
         return Outcome()
 
@@ -130,7 +130,7 @@ async def play_entry(
 ) -> Trajectory:
     "One episode in a new browser; writes agent_response.json and network.har unless the environment failed."
     task, browser = VerifiedTask(entry, max_steps, cookies), await launch()
-    session = RecordedSession(browser, replace(SCREEN, allow=site_hosts(sites)), login_headers(sites))
+    session = HarSession(browser, replace(SCREEN, allow=site_hosts(sites)), login_headers(sites))
     spec, limits, place = TaskSpec(task.name, max_steps=max_steps), EpisodeLimits(), Path(folder)/str(entry.task_id)
     try:
         traj = await run_episode(session, task, spec, make_agent, limits, id or f'{policy}/{task.name}:0/0.0', policy)

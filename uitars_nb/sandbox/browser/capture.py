@@ -35,7 +35,8 @@ async def draw_first(page: Page) -> None:
     page.beside(shown)
     for _ in range(20):
         await page.draw()
-        await page.cdp.send('Runtime.evaluate', dict(expression='0'))   # answered after `shown`, if that frame reached it
+        # answered after `shown`, if that frame reached the document
+        await page.cdp.send('Runtime.evaluate', dict(expression='0'))
         if shown.done(): break
     page.drawn = loads
 
