@@ -23,7 +23,8 @@ COMMANDS: dict[str, Callable] = {}   # name -> function of the options that retu
 
 # in which --help lists them
 ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'compare', 'bench', 'baseline', 'probe', 'figures', 'pages',
-         'read', 'train', 'reinforce', 'flywheel', 'annotate', 'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp',
+         'read', 'train', 'reinforce', 'flywheel', 'annotate',
+         'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp',
          'games', 'play')
 
 def load_commands() -> list[str]:
