@@ -433,11 +433,12 @@ def test_after_a_death_no_more_begin_than_the_trainer_lacks(staleness, samples, 
 def test_actors_play_on_the_gpus_of_their_devices(tmp_path, monkeypatch):
     from uitars_nb.agent.playing import run_actor
     feed, asked = RolloutFeed(tmp_path, reinforce_run.ACTOR), []
-    feed.trainer = SimpleNamespace(global_rank=9, local_rank=1)      # the second of the second machine's eight
+    feed.trainer = SimpleNamespace(global_rank=9, local_rank=1, world_size=16)      # the second of the second machine's eight
     feed.train_dataloader()
     monkeypatch.setattr(Policy, 'to_play', lambda *args: asked.append(args) or 1 / 0)
     run_actor(SimpleNamespace(send=asked.append), feed.actor.next_config())
     assert asked == [('', 'float32', 1), ('failed', 'ZeroDivisionError: division by zero')]
+    feed.teardown('fit')   # gives the threads back
 
 
 def test_an_actor_that_cannot_start_says_why(monkeypatch):
