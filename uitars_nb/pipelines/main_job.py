@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MAIN_SFT', 'MAIN_RL', 'HARD', 'EvaluationOptions', 'MainJob', 'resolve_job', 'StagePlayer', 'split_by_success',
-           'demonstration_plan', 'demonstrate', 'sft_job', 'clone', 'run_main_job', 'relative']
+           'demonstrated_tasks', 'demonstration_plan', 'demonstrate', 'sft_job', 'clone', 'run_main_job', 'relative']
 
 # %% ../../nbs/85_pipelines/40_main_job.ipynb #e3979880
 from collections.abc import Sequence
@@ -39,9 +39,10 @@ class MainJob(PlayOptions):
     sessions: int = 12               # sessions in each Chromium
     start: Path = READER             # a checkpoint's directory; the default can read screens, but has seen no episode
     before: bool = False             # evaluate the start too
-    demonstrator: str = 'premature-finish:.6'   # demonstrator, premature-finish:RATE or skip-first-action:RATE
-    demonstrations: int = 60         # demonstrations of each task; 0: RL begins from the start as it is
-    demonstrations_hard: int = 0     # demonstrations of hard tasks (success <= .7); needs validation_episodes
+    demonstrator: str = 'demonstrator'   # or premature-finish:RATE, skip-first-action:RATE: suboptimal experts
+    demonstrated: str = ''           # tasks to demonstrate; empty: half of miniwob/quick, all of another suite
+    demonstrations: int = 10         # demonstrations of each of these; 0: RL begins from the start as it is
+    demonstrations_hard: int = 0     # of these, demonstrations of hard tasks (success <= .7); needs validation_episodes
     expert_takeovers: int = 0        # episodes of each hard task that the start begins and the expert ends (DAgger)
     skip: int = 0                    # training instances of each task that an earlier stage has used
     validation_episodes: int = 0     # of each task, played by the start; tasks that fail get more demonstrations
@@ -116,13 +117,21 @@ def split_by_success(
     return [*success.index[success > HARD]], [*success.index[~(success > HARD)]]
 
 # %% ../../nbs/85_pipelines/40_main_job.ipynb #a6e354cb
+def demonstrated_tasks(
+    job: MainJob,
+) -> str:
+    "The tasks that are demonstrated, as a suite; RL has to find the others by itself."
+    halved = 'miniwob/quick-demonstrated' if job.suite == 'miniwob/quick' else job.suite
+    return job.demonstrated or halved
+
 def demonstration_plan(
     job: MainJob,
     measured: Path,   # the evaluation on the validation split, if there is one
 ) -> dict[str, tuple[str, int]]:
     "Folder -> suite and instances of each task to demonstrate. Raises as `split_by_success` does."
-    easy, hard = split_by_success(measured) if job.demonstrations_hard else ([job.suite], [])
-    weak = [job.suite]
+    suite = demonstrated_tasks(job)
+    easy, hard = split_by_success(measured) if job.demonstrations_hard else ([suite], [])
+    weak = [suite]
     if job.expert_takeovers and job.validation_episodes: weak = split_by_success(measured)[1]
     plan = dict(demos=(easy, job.demonstrations), hard=(hard, job.demonstrations_hard),
                 takeovers=(weak, job.expert_takeovers))
@@ -135,7 +144,8 @@ def demonstrate(
     "Play demonstrations and expert takeovers; return their directories."
     job, out = player.job, player.out
     if job.validation_episodes:
-        player.play('validation', start, split='validation', episodes=job.validation_episodes)
+        player.play('validation', start, suite=demonstrated_tasks(job), split='validation',
+                    episodes=job.validation_episodes)
     plan = demonstration_plan(job, out / 'validation')
     for name, (suite, n) in plan.items():
         recipe = dict(suite=suite, split='train', episodes=n, skip=job.skip)
