@@ -169,7 +169,7 @@ def test_a_baseline_plays_reports_and_resumes(tmp_path):
 @pytest.mark.timeout(600)
 def test_the_main_job_learns_reports_and_resumes(tmp_path):
     "At its smallest, killed during SFT; the call after that goes on there, and one more plays and learns nothing and leaves the same report."
-    words = ['run', '--suite', 'miniwob/click-test', '--before', '--demonstrations', 2, '--sft.steps', 5, '--rl.updates', 2, '--rl.batch', 8, '--rl.pretrain', 1, '--evaluation.episodes', 2, '--sessions', 2,
+    words = ['run', '--suite', 'miniwob/click-test', '--before', '--demonstrations', 2, '--sft.steps', 5, '--rl.updates', 2, '--rl.batch', 8, '--rl.samples', 4, '--rl.no_dynamic_sampling', '--evaluation.episodes', 2, '--sessions', 2,
              '--out', tmp_path/'run', '--report', tmp_path/'report']
     killed = subprocess.Popen([*UITARS, *map(str, words)], cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     while not (tmp_path/'run/sft/last.ckpt').exists(): assert killed.poll() is None and not time.sleep(.05)
@@ -203,7 +203,7 @@ def test_what_the_start_fails_in_is_begun_by_it_and_finished_by_the_expert(tmp_p
     assert not any(o.expert for name, o in played if name not in ('takeovers', 'train'))
     played.clear()
     main_job.run_main_job(main_job.MainJob(demonstrations=0, expert_takeovers=3, rl=none), tmp_path)
-    assert [o for o, _ in played] == ['takeovers', 'train', 'after'] and played[0][1].suite == 'miniwob/quick'
+    assert [o for o, _ in played] == ['takeovers', 'train', 'after'] and played[0][1].suite == 'miniwob/quick-demonstrated'
 
 
 @pytest.mark.parametrize('demonstrations, order', [(1, ['demos', 'after', 'ppo', 'rl']), (0, ['ppo', 'after', 'rl'])])
