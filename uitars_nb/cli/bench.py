@@ -21,8 +21,9 @@ from ..pipelines.bench_options import BenchConfig
 class BenchOptions:
     """List the field's benchmarks, or run one.
 
-    Without a name: a line for each benchmark, with what is missing here. With a name: play it, or read its own harness's results, and print success by task, stop reasons, environment failures and the recipe. A
-    benchmark whose harness drives our agent prints the command lines if the harness is missing here.
+    Without a name: a line for each benchmark, with what is missing here. With a name: play it, or read its own
+    harness's results, and print success by task, stop reasons, environment failures and the recipe. A benchmark whose
+    harness drives our agent prints the command lines if the harness is missing here.
 
     Examples:
       uitars-nb bench

@@ -26,9 +26,9 @@ class RunOptions:
     held-out instances after each stage.
 
     Examples:
-      uitars-nb run --suite miniwob/click-test --demonstrations 20 --sft.steps 40 --out runs/one
+      uitars-nb run --suite miniwob/click-test-2 --sft.steps 20 --out runs/one
       uitars-nb run --config nbs/experiments/params/cloning.yaml
-      uitars-nb run --rl.algorithm grpo --rl.samples 4 --rl.objective.kl .05 --out runs/grpo
+      uitars-nb run --rl.algorithm ppo --rl.shared --rl.pretrain 3 --out runs/ppo
     """
     job: Annotated[MainJob, FLAT] = MainJob()
     out: Path = Path('runs/main')   # directory of the run; resumed where it exists

@@ -50,6 +50,7 @@ class MainJob(PlayOptions):
     validation_episodes: int = 0     # of each task, played by the start; tasks that fail get more demonstrations
     arithmetic: int = 0              # text-only examples of arithmetic for SFT
     seed: int | None = None          # of SFT and RL, above 0, in place of --sft.seed and --rl.seed
+    reward: str = 'verifier'         # of RL: verifier, scored, random, outcome:DIR or MODULE:NAME
     replay: bool = True              # RL with an SFT loss on the demonstrations, if there are any
     sft: SFTOptions = MAIN_SFT
     rl: RLJob = MAIN_RL
@@ -59,7 +60,7 @@ class MainJob(PlayOptions):
         super().__post_init__()
         check_numbers(self, weights='demonstrations demonstrations_hard expert_takeovers skip validation_episodes '
                                     'arithmetic')
-        if self.seed is not None: check_numbers(self, positive='seed')   # RL with seed 0 draws the demonstrated instances
+        if self.seed is not None: check_numbers(self, positive='seed')   # 0 draws the demonstrated instances
 
 # %% ../../nbs/85_pipelines/40_main_job.ipynb #3af645c5
 def resolve_job(
@@ -198,7 +199,7 @@ def run_main_job(
     if job.rl.updates:
         stores = shown if job.replay else ()
         with time_stage('ppo', out):
-            print('The policy is in', run_rl(job.rl, job, policy, out / 'ppo', replay_stores=stores))
+            print('The policy is in', run_rl(job.rl, job, policy, out / 'ppo', job.reward, stores))
     if not cloned: player.measure('after', policy, 'before')
     if job.rl.updates: player.measure('rl', out / 'ppo/policy', 'after')
 

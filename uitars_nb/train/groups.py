@@ -121,7 +121,7 @@ class Judge:
         for traj, future in known: source.tell(traj.task.name, future.result().success, traj.task.seed)
 
 # %% ../../nbs/70_train/23_groups.ipynb #18ce86a0
-PATIENCE = 50   # batches of episodes that dynamic sampling may drop before one batch is full
+PATIENCE = 20   # batches of episodes that dynamic sampling may drop before one batch is full
 
 class NothingToLearn(RuntimeError): "Nearly all prompt groups have zero variance."
 

@@ -215,8 +215,8 @@ def gradient_sample(
     parameters: Iterable[torch.nn.Parameter],
     most: int = 1 << 20,    # entries that are kept
 ) -> torch.Tensor:
-    """fp32 (n,): every k-th entry of this device's gradients, times the square root of k, so that norms are about right;
-    0 where a loss does not reach a parameter."""
+    """fp32 (n,): every k-th entry of this device's gradients, times the square root of k, so that norms are about
+    right; 0 where a loss does not reach a parameter."""
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters if p.requires_grad]
     local = [(g.to_local() if hasattr(g, 'to_local') else g).detach().flatten() for g in grads]
     k = -(-sum(map(len, local)) // most)
