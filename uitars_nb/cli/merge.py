@@ -9,7 +9,7 @@ __all__ = ['MergeOptions', 'free_for', 'mixture_score', 'search_mixture', 'merge
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ..agent.memory import REPLY
 from .main import COMMANDS, text_table
@@ -19,17 +19,23 @@ from ..core.runs import Run, check_numbers, read_json, write_json
 # %% ../../nbs/90_cli/17_merge.ipynb #5b14112c
 @dataclass(frozen=True)
 class MergeOptions:
-    """Average the weights of related checkpoints.
+    """Merge the weights of related checkpoints.
 
-    The weighted mean, tensor by tensor, of policies that were trained from one checkpoint.
+    The weighted mean, tensor by tensor, of policies that were trained from one checkpoint; with --start and --method
+    task arithmetic, SLERP, TIES, DARE or RAM.
 
     Examples:
       uitars-nb merge runs/between runs/one/sft/policy runs/two/sft/policy --weight .25 .75
       uitars-nb merge runs/best runs/one/policy runs/two/policy --search miniwob/login-user,corridor/key-3
+      uitars-nb merge runs/both runs/one/policy runs/two/policy --start pix2act59 --method ties --density .3
     """
     out: Annotated[Path, POSITIONAL]                   # directory of the merged checkpoint
     policies: Annotated[tuple[str, ...], POSITIONAL]   # two or more directories, or names on the Hugging Face hub
     weight: tuple[float, ...] = ()   # weight of each policy in turn, in sum 1; none: all equal
+    start: str = ''                  # the checkpoint that all were trained from; for a method other than mean
+    method: Literal['mean', 'task-arithmetic', 'slerp', 'ties', 'dare', 'ram', 'ram+'] = 'mean'
+    scale: float | None = None       # of the task vectors, for task-arithmetic, ties and dare; None: .5, 1, .5
+    density: float | None = None     # share of the changes that ties and dare keep; None: .2, .5
     search: str = ''                 # suite or tasks on whose validation seeds the best weights are searched for
     episodes: int = 20               # instances of each task for each mixture
     tries: int = 20                  # mixtures that are played, at most; at least 3
@@ -43,6 +49,12 @@ class MergeOptions:
         if self.tries < 3: raise ValueError(f'tries is {self.tries}, and has to be at least 3')
         if self.search and self.weight:
             raise ValueError('the weights are given or searched for: leave out --weight, or --search')
+        if (self.method == 'mean') != (not self.start):
+            raise ValueError('a start and a method other than mean go together: give --start and --method, or neither')
+        if self.method != 'mean' and (self.weight or self.search):
+            raise ValueError(f'{self.method} takes no weights: leave out --weight and --search')
+        if self.method == 'mean' and (self.scale, self.density) != (None, None):
+            raise ValueError('a mean has neither scale nor density: give --start and --method')
 
 # %% ../../nbs/90_cli/17_merge.ipynb #ddbb3085
 def free_for(
@@ -98,11 +110,16 @@ def search_mixture(options: MergeOptions) -> tuple[float, ...]:
 
 # %% ../../nbs/90_cli/17_merge.ipynb #256e7be4
 def merge_policies(options: MergeOptions):
-    "Merge the policies, with given weights or the best found."
+    "Merge the policies, with given weights or the best found, or by a method on task vectors."
     from uitars_nb.train.merging import merge_checkpoints
+    from uitars_nb.train.task_vectors import merge_from_start
     policies = [*options.policies]
     free_for(options.out, policies, options.overwrite)
-    weight = search_mixture(options) if options.search else [*options.weight]
-    print(f'{merge_checkpoints(policies, options.out, weight)} in {options.out}')
+    if options.start:
+        made = merge_from_start(options.start, policies, options.out, options.method, options.scale, options.density)
+    else:
+        weight = search_mixture(options) if options.search else [*options.weight]
+        made = merge_checkpoints(policies, options.out, weight)
+    print(f'{made} in {options.out}')
 
 COMMANDS['merge'] = merge_policies
