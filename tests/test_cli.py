@@ -203,7 +203,7 @@ def test_what_the_start_fails_in_is_begun_by_it_and_finished_by_the_expert(tmp_p
     assert not any(o.expert for name, o in played if name not in ('takeovers', 'train'))
     played.clear()
     main_job.run_main_job(main_job.MainJob(demonstrations=0, expert_takeovers=3, rl=none), tmp_path)
-    assert [o for o, _ in played] == ['takeovers', 'train', 'after'] and played[0][1].suite == 'miniwob/quick-demonstrated'
+    assert [o for o, _ in played] == ['takeovers', 'train', 'after'] and played[0][1].suite == 'miniwob/main-demonstrated'
 
 
 @pytest.mark.parametrize('demonstrations, order', [(1, ['demos', 'after', 'ppo', 'rl']), (0, ['ppo', 'after', 'rl'])])

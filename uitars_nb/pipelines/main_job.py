@@ -29,8 +29,8 @@ class EvaluationOptions:
 
     def __post_init__(self): check_numbers(self, positive='episodes')
 
-MAIN_SFT = SFTOptions(steps=70, lr=1.5e-3, frozen=('auto',))
-MAIN_RL = RLJob(algorithm='grpo', updates=11, batch=64, samples=8, dynamic_sampling=True, curriculum='learnable',
+MAIN_SFT = SFTOptions(steps=45, lr=1.5e-3, frozen=('auto',))
+MAIN_RL = RLJob(algorithm='grpo', updates=12, batch=64, samples=8, dynamic_sampling=True, curriculum='learnable',
                 epochs=1, minibatches=3, micro_batch_tokens=2048, lr=3e-4, warmup=1, lr_decay=.5, muon=True,
                 group_scale=False, objective=Objective(positive_nll=.3), replay_weight=.5, pretrain=0, frozen=('auto',))
 
@@ -38,12 +38,13 @@ MAIN_RL = RLJob(algorithm='grpo', updates=11, batch=64, samples=8, dynamic_sampl
 @dataclass(frozen=True)
 class MainJob(PlayOptions):
     "Demonstrations, SFT, RL and evaluation."
+    suite: str = 'miniwob/main'      # tasks of RL and evaluation: a suite, a task, or several with commas between
     sessions: int = 12               # sessions in each Chromium
     start: Path = READER             # a checkpoint's directory; the default can read screens, but has seen no episode
     before: bool = False             # evaluate the start too
     demonstrator: str = 'demonstrator'   # or premature-finish:RATE, skip-first-action:RATE: suboptimal experts
-    demonstrated: str = ''           # tasks to demonstrate; empty: half of miniwob/quick, all of another suite
-    demonstrations: int = 20         # demonstrations of each of these; 0: RL begins from the start as it is
+    demonstrated: str = ''           # tasks to demonstrate; empty: six of miniwob/main, all of another suite
+    demonstrations: int = 10         # demonstrations of each of these; 0: RL begins from the start as it is
     demonstrations_hard: int = 0     # of these, demonstrations of hard tasks (success <= .7); needs validation_episodes
     expert_takeovers: int = 0        # episodes of each hard task that the start begins and the expert ends (DAgger)
     skip: int = 0                    # training instances of each task that an earlier stage has used
@@ -126,8 +127,8 @@ def demonstrated_tasks(
     job: MainJob,
 ) -> str:
     "The tasks that are demonstrated, as a suite; RL has to find the others by itself."
-    halved = 'miniwob/quick-demonstrated' if job.suite == 'miniwob/quick' else job.suite
-    return job.demonstrated or halved
+    usual = 'miniwob/main-demonstrated' if job.suite == 'miniwob/main' else job.suite
+    return job.demonstrated or usual
 
 def demonstration_plan(
     job: MainJob,

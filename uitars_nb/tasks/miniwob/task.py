@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['HTML', 'BROWSER', 'REGISTERED', 'NAMES', 'FOREVER', 'START', 'VERDICT', 'Oracle', 'ORACLES', 'AGAIN', 'ROUNDING',
-           'BOXES', 'FORM', 'COLOUR', 'GRADED', 'BUDGETS', 'MAX_STEPS', 'PIX2ACT', 'CHAINS', 'QUICK',
-           'QUICK_DEMONSTRATED', 'page_url', 'oracle', 'load_oracles', 'MiniWoB']
+           'BOXES', 'FORM', 'COLOUR', 'GRADED', 'BUDGETS', 'MAX_STEPS', 'PIX2ACT', 'CHAINS', 'QUICK', 'DEMONSTRATED',
+           'UNDEMONSTRATED', 'page_url', 'oracle', 'load_oracles', 'MiniWoB']
 
 # %% ../../../nbs/20_tasks/10_miniwob/00_task.ipynb #56ef6cba
 import functools, pkgutil
@@ -184,11 +184,14 @@ CHAINS = (
     'click-checkboxes-large').split()
 QUICK = ('click-test click-test-2 click-button click-color click-dialog click-tab click-option click-checkboxes '
          'click-button-sequence focus-text-2 identify-shape enter-text').split()
-# the half that the main job demonstrates: it has the kinds of action that the other half needs
-QUICK_DEMONSTRATED = 'click-option click-checkboxes click-button-sequence enter-text click-tab focus-text-2'.split()
+# of the main job: tasks that it demonstrates, and tasks that it leaves to RL
+DEMONSTRATED = 'click-option click-checkboxes click-button-sequence enter-text click-tab focus-text-2'.split()
+UNDEMONSTRATED = ('click-dialog click-link click-menu click-tab-2-easy click-test-2 click-widget identify-shape '
+                  'unicode-test').split()
 
 SUITES['miniwob/all'] = [f'miniwob/{name}' for name in NAMES]
 SUITES['miniwob/pix2act59'] = [f'miniwob/{name}' for name in PIX2ACT]
 SUITES['miniwob/chains'] = [f'miniwob/{name}' for name in CHAINS]
 SUITES['miniwob/quick'] = [f'miniwob/{name}' for name in QUICK]
-SUITES['miniwob/quick-demonstrated'] = [f'miniwob/{name}' for name in QUICK_DEMONSTRATED]
+SUITES['miniwob/main'] = [f'miniwob/{name}' for name in DEMONSTRATED + UNDEMONSTRATED]
+SUITES['miniwob/main-demonstrated'] = [f'miniwob/{name}' for name in DEMONSTRATED]
