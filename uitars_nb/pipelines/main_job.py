@@ -38,14 +38,14 @@ MAIN_RL = RLJob(algorithm='grpo', updates=12, batch=64, samples=8, dynamic_sampl
 @dataclass(frozen=True)
 class MainJob(PlayOptions):
     "Demonstrations, SFT, RL and evaluation."
-    suite: str = 'miniwob/main'      # tasks of RL and evaluation: a suite, a task, or several with commas between
+    suite: str = 'miniwob/main'      # of RL and evaluation: a suite, a task, or several with commas between them
     sessions: int = 12               # sessions in each Chromium
     start: Path = READER             # a checkpoint's directory; the default can read screens, but has seen no episode
     before: bool = False             # evaluate the start too
-    demonstrator: str = 'demonstrator'   # or premature-finish:RATE, skip-first-action:RATE: suboptimal experts
+    demonstrator: str = 'demonstrator'   # the scripted expert; premature-finish:RATE and skip-first-action:RATE err
     demonstrated: str = ''           # tasks to demonstrate; empty: six of miniwob/main, all of another suite
-    demonstrations: int = 10         # demonstrations of each of these; 0: RL begins from the start as it is
-    demonstrations_hard: int = 0     # of these, demonstrations of hard tasks (success <= .7); needs validation_episodes
+    demonstrations: int = 10         # of each of these tasks; 0: RL begins from the start as it is
+    demonstrations_hard: int = 0     # of those that are hard (success <= .7); needs validation_episodes
     expert_takeovers: int = 0        # episodes of each hard task that the start begins and the expert ends (DAgger)
     skip: int = 0                    # training instances of each task that an earlier stage has used
     validation_episodes: int = 0     # of each task, played by the start; tasks that fail get more demonstrations

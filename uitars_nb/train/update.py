@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..model.allocation import release_memory
 from ..model.policy import Policy, token_logps
 from ..model.engine.sampling import nucleus
 from ..model.value import Critic
@@ -257,6 +258,7 @@ def take_step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     torch.clear_autocast_cache()
+    release_memory(1 << 29)   # micro-batches of many sizes leave gaps in the heap
     return norm
 
 # %% ../../nbs/70_train/22_update.ipynb #3054ad86
