@@ -255,9 +255,10 @@ def gallery(
     trajs: Iterable[Trajectory],
     width: int = 160,  # available width of each screen, px
     limit: int = 6,    # maximum number of screens of each trajectory
+    words: bool = False,   # show thoughts and actions
 ) -> HTML:
     "Several trajectories as small filmstrips, one below the other."
-    return HTML(f'<style>{CSS}</style>' + ''.join(film(o, width, limit, words=False) for o in trajs))
+    return HTML(f'<style>{CSS}</style>' + ''.join(film(o, width, limit, words=words) for o in trajs))
 
 # %% ../../nbs/00_core/30_viz.ipynb #72fad5e2
 def _look(obs):
