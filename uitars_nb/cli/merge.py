@@ -114,7 +114,7 @@ def merge_policies(options: MergeOptions):
     from uitars_nb.train.merging import merge_checkpoints
     from uitars_nb.train.task_vectors import merge_from_start
     policies = [*options.policies]
-    free_for(options.out, policies, options.overwrite)
+    free_for(options.out, policies + [options.start] * bool(options.start), options.overwrite)
     if options.start:
         made = merge_from_start(options.start, policies, options.out, options.method, options.scale, options.density)
     else:
