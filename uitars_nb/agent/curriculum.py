@@ -113,9 +113,13 @@ def check_curriculum(
         raise ValueError(
             'an instance is open where its samples end differently: set samples to 2 or more to revisit any')
 
-def training_instance(name: str, seed: int) -> TaskSpec:
+def training_instance(
+    name: str,           # of the task
+    seed: int,
+    max_steps: int = 0,  # step budget; 0: the task's own
+) -> TaskSpec:
     "Return an instance of a task in the training split."
-    return TaskSpec(name, seed, split='train', max_steps=get_task(name).max_steps)
+    return TaskSpec(name, seed, split='train', max_steps=max_steps or get_task(name).max_steps)
 
 def nth_seed(
     name: str,       # of the task
@@ -137,11 +141,13 @@ class Curriculum:
         memory: float = .97,      # as for `SuccessEstimates`
         floor: float = .05,       # as for `task_shares`
         revisit: float = 0.,      # share of draws that revisit open instances
+        max_steps: int = 0,       # step budget; 0: each task's own
     ):
         check_curriculum(tasks, kind, samples, revisit)
         self.tasks, self.kind, self.seed, self.floor = [get_task(o) for o in tasks], kind, seed, floor
         self.estimates, self.instances = SuccessEstimates(tasks, samples, memory), OpenInstances(samples)
         self.drawn, self.revisit, self.revisits = {o: 0 for o in tasks}, revisit, 0
+        self.max_steps = max_steps
 
     @property
     def weights(self) -> dict[str, float]:
@@ -153,10 +159,10 @@ class Curriculum:
         rng = np.random.default_rng((self.seed, sum(self.drawn.values()) + self.revisits))
         if self.revisit and self.instances.open and rng.random() < self.revisit:
             self.revisits += 1
-            return training_instance(*self.instances.draw(rng))
+            return training_instance(*self.instances.draw(rng), self.max_steps)
         name = self.tasks[rng.choice(len(self.tasks), p=[*self.weights.values()])].name
         self.drawn[name] += 1
-        return training_instance(name, nth_seed(name, self.seed, self.drawn[name] - 1))
+        return training_instance(name, nth_seed(name, self.seed, self.drawn[name] - 1), self.max_steps)
 
     def tell(self, task: str, success: bool | None, seed: int | None = None) -> None:
         "Report the end of an episode; `success` is None if it was given up after environment failures."

@@ -40,6 +40,7 @@ class ActorConfig:
     temperature: float = 1.
     top_p: float = 1.
     max_tokens: int = REPLY            # response tokens
+    max_steps: int = 0                 # step budget of an episode; 0: the task's own
     limits: EpisodeLimits = EpisodeLimits()
     browsers: int = 1                  # Chromium processes
     pages: int = 4                     # sessions on each process
@@ -51,7 +52,7 @@ class ActorConfig:
 
     def __post_init__(self):
         check_numbers(self, positive='batch samples max_tokens browsers pages threads top_p',
-                      weights='staleness skip ahead retries device temperature', shares='failures top_p revisit')
+                      weights='staleness skip ahead retries device temperature max_steps', shares='failures top_p revisit')
         if self.batch % self.samples:
             raise ValueError(
                 f'a batch of {self.batch} does not hold whole groups of {self.samples} samples: '
@@ -121,7 +122,8 @@ def initial_allowance(
 
 async def _stream(conn, config, engine, pool, agent):
     curriculum, allowance = (
-        Curriculum(config.tasks, config.curriculum, config.seed, config.samples, revisit=config.revisit),
+        Curriculum(config.tasks, config.curriculum, config.seed, config.samples, revisit=config.revisit,
+                   max_steps=config.max_steps),
         initial_allowance(config))
     curriculum.load_state_dict(dict(known=dict(config.chances), drawn={}, open=config.open))
     for name in curriculum.drawn: curriculum.drawn[name] = config.skip

@@ -33,7 +33,7 @@ def plan(
 ) -> list[TaskSpec]:
     "The task instances of the recipe. Raises `KeyError` for an unknown suite or policy; the error lists valid names."
     check_policy(recipe.policy)
-    return suite(recipe.suite, recipe.split, recipe.episodes, recipe.skip)
+    return suite(recipe.suite, recipe.split, recipe.episodes, recipe.skip, recipe.max_steps)
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #54c81f8d
 def by_task(

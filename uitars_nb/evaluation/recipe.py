@@ -28,6 +28,7 @@ class Recipe:
     episodes: int = 100           # instances of each task
     samples: int = 1              # episodes of each instance, for pass@k
     skip: int = 0                 # instances of each task to skip first
+    max_steps: int = 0            # step budget of an episode; 0: the task's own
     limits: EpisodeLimits = EpisodeLimits()
     temperature: float = 0.       # sampling temperature; 0: greedy
     top_p: float = 1.             # nucleus of the sampling: smallest token set with this probability, 0 to 1
@@ -43,7 +44,7 @@ class Recipe:
 
     def __post_init__(self):
         check_numbers(self, positive='episodes samples max_tokens lead top_p',
-                      weights='skip temperature context images', shares='top_p')
+                      weights='skip max_steps temperature context images', shares='top_p')
         check_player(self)
         check_model_options(self)
 

@@ -52,11 +52,9 @@ class TaskVerifier:
 
     async def __call__(self, traj: Trajectory) -> Reward:
         "Return the reward by the task's outcome. Raises `ValueError` for an environment failure."
-        part = self._part(check_played(traj)) if self.scored and traj.reward is not None else 0.
-        return Reward(1. if check_played(traj).success else min(part, .99), traj.success, 'verifier',
+        part = min(.99, max(0., check_played(traj).reward or 0.)) if self.scored else 0.
+        return Reward(1. if check_played(traj).success else part, traj.success, 'verifier',
                       {k: v for k, v in traj.info.items() if k != 'seconds'})
-
-    def _part(self, traj): return (traj.reward + 1) / 2 if traj.stop is StopReason.TERMINATED else max(0., traj.reward)
 
 # %% ../../nbs/60_flywheel/30_rewards.ipynb #5c1f0a11
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def recipe_of(
     from uitars_nb.evaluation.evaluate import Recipe
     skip = wheel.skip + (cycle - 1) * wheel.instances
     return Recipe(wheel.suite, str(policy), 'train', wheel.instances, skip=skip, temperature=wheel.temperature,
-                  max_tokens=wheel.max_tokens, seed=wheel.seed)
+                  max_tokens=wheel.max_tokens, max_steps=wheel.max_steps, seed=wheel.seed)
 
 def resolve_flywheel(
     wheel: FlywheelJob,
@@ -175,7 +175,7 @@ def measure(
     "Play the test episodes and print the result."
     from uitars_nb.evaluation.evaluate import Recipe
     recipe = Recipe(wheel.suite, str(policy), 'test', wheel.evaluation.episodes, max_tokens=wheel.max_tokens,
-                    dtype=wheel.evaluation.dtype)
+                    max_steps=wheel.max_steps, dtype=wheel.evaluation.dtype)
     with time_stage(name, out): print(name, play_recipe(recipe, out / name, wheel.browsers, wheel.sessions), flush=True)
 
 def run_flywheel(

@@ -93,7 +93,8 @@ class StagePlayer:
         "Play what is left of the stage and print its result."
         from uitars_nb.evaluation.evaluate import Recipe
         job, evaluation = self.job, self.job.evaluation
-        usual = dict(suite=job.suite, policy=str(policy), max_tokens=job.max_tokens, dtype=evaluation.dtype)
+        usual = dict(suite=job.suite, policy=str(policy), max_tokens=job.max_tokens, max_steps=job.max_steps,
+                     dtype=evaluation.dtype)
         with time_stage(name, self.out):
             print(name, play_recipe(Recipe(**usual | recipe), self.out / name, job.browsers, job.sessions), flush=True)
 

@@ -21,10 +21,11 @@ class PlayOptions:
     "Tasks, length of replies and browser sessions."
     suite: str = 'miniwob/quick'   # a suite, a task, or several with commas between them
     max_tokens: int = REPLY        # tokens of a reply, at most
+    max_steps: int = 0             # step budget of an episode; 0: the task's own
     browsers: int = 1              # Chromium processes
     sessions: int = 4              # sessions in each Chromium
 
-    def __post_init__(self): check_numbers(self, positive='max_tokens browsers sessions')
+    def __post_init__(self): check_numbers(self, positive='max_tokens browsers sessions', weights='max_steps')
 
 # %% ../../nbs/85_pipelines/05_playing.ipynb #6e271df7
 def check_size(

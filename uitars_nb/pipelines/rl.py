@@ -98,7 +98,7 @@ def actor_config(
                        dynamic_sampling=job.dynamic_sampling, curriculum=job.curriculum, revisit=job.revisit,
                        seed=job.seed, browsers=play.browsers, pages=play.sessions, threads=job.threads,
                        temperature=objective.temperature, top_p=objective.top_p, max_tokens=play.max_tokens,
-                       dtype=dtype)
+                       max_steps=play.max_steps, dtype=dtype)
 
 def rl_hardware(job: RLJob, start: Path, out: Path):
     "Precision and devices of the trainer; a run that has begun keeps its precision."

@@ -124,6 +124,7 @@ def suite(
     split: str = 'train',
     n: int = 1,            # number of instances of each task
     start: int = 0,        # skip that many seeds
+    max_steps: int = 0,    # step budget; 0: each task's own
 ) -> list[TaskSpec]:
     "`n` instances of each task. Raises `KeyError`, with similar names, for an unknown name."
     if '' in (names := [o.strip() for o in name.split(',')]):
@@ -132,7 +133,7 @@ def suite(
         if o not in SUITES and o not in TASKS:
             raise KeyError(f'no suite or task {o!r}; {_near(o, [*SUITES, *TASKS])}')
     tasks = dict.fromkeys(task for o in names for task in SUITES.get(o, [o]))
-    return [TaskSpec(o, s, split=split, max_steps=TASKS[o].max_steps)
+    return [TaskSpec(o, s, split=split, max_steps=max_steps or TASKS[o].max_steps)
             for o in tasks for s in seeds(split, n, o, start)]
 
 # %% ../../nbs/20_tasks/00_base.ipynb #8232284d

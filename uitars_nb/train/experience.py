@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['sampled_example', 'group_key', 'response_steps', 'Experience', 'same_prompts', 'check_trainable', 'build_experience',
-           'outcome_rewards', 'shape_experience', 'shaped_rewards', 'token_rewards', 'advantages', 'group_advantages',
-           'MicroBatch', 'prompt_bundles', 'micro_batches', 'minibatches']
+           'outcome_rewards', 'shape_experience', 'shaped_rewards', 'token_rewards', 'advantages', 'rewards_to_come',
+           'relative_to_group', 'group_advantages', 'MicroBatch', 'prompt_bundles', 'micro_batches', 'minibatches']
 
 # %% ../../nbs/70_train/20_experience.ipynb #2e0c3221
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -188,16 +188,39 @@ def advantages(
     adv = gae(token_rewards(exp, shaping), exp.along(value_N), exp.response_BT, **kwargs)
     return Advantages(*(x[exp.response_BT] for x in adv))
 
+def rewards_to_come(
+    reward_BS: torch.Tensor,   # fp32, reward after each turn
+    tokens_BS: torch.Tensor,   # int, response tokens of each turn
+    gamma: float = 1.,         # discount per token
+) -> torch.Tensor:
+    "(B, S): discounted sum of the rewards of this turn and of all later ones."
+    out_BS = reward_BS.clone()
+    for s in reversed(range(out_BS.shape[1] - 1)): out_BS[:, s] += gamma ** tokens_BS[:, s + 1] * out_BS[:, s + 1]
+    return out_BS
+
+def relative_to_group(
+    value_BS: torch.Tensor,    # fp32
+    played_BS: torch.Tensor,   # bool, the trajectory has this turn
+    group_B: torch.Tensor,     # int64, number of the prompt group
+) -> torch.Tensor:
+    "(B, S): the value less its mean over the trajectories of the group that have this turn; 0 for padding."
+    total_GS = value_BS.new_zeros(int(group_B.max()) + 1, value_BS.shape[1])
+    count_GS = total_GS.clone().index_add_(0, group_B, played_BS.to(value_BS.dtype))
+    mean_GS = total_GS.index_add_(0, group_B, value_BS * played_BS) / count_GS.clamp(min=1)
+    return (value_BS - mean_GS[group_B]) * played_BS
+
 def group_advantages(
     exp: Experience,
     shaping: Shaping = Shaping(),
     scale: bool = True,    # divide by the standard deviation of the group's outcomes
+    gamma: float = 1.,     # discount of shaping rewards, per token
 ) -> torch.Tensor:
-    """GRPO's advantages (N,): each trajectory relative to its prompt group, the same for all of its tokens.
-    Those of malformed replies are at most 0."""
+    """GRPO's advantages (N,): the outcome relative to the prompt group, plus the shaping rewards to come relative to
+    those of the group at the same turn. Advantages of malformed replies are at most 0."""
     outcome_B = grpo_advantages(outcome_rewards(exp, shaping), exp.group_B, scale)
-    adv_B = outcome_B + grpo_advantages(shaped_rewards(exp, shaping).sum(1), exp.group_B, scale=False)
-    adv_N = adv_B[:, None].expand(exp.response_BT.shape)[exp.response_BT]
+    ahead_BS = rewards_to_come(shaped_rewards(exp, shaping), exp.tokens_BS, gamma)
+    adv_BS = outcome_B[:, None] + relative_to_group(ahead_BS, exp.tokens_BS > 0, exp.group_B)
+    adv_N = adv_BS[exp.traj_R, exp.step_R].repeat_interleave(exp.length_R)
     return torch.where(exp.malformed_N, adv_N.clamp(max=0), adv_N)
 
 # %% ../../nbs/70_train/20_experience.ipynb #c9cc9a86

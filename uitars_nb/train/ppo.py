@@ -49,7 +49,8 @@ def batch_targets(
 ) -> Targets:
     "Targets of the actor's loss for the configured algorithm. Whitening uses statistics over all devices."
     c = config
-    if c.algorithm == 'grpo': return Targets(old_N, group_advantages(exp, c.shaping, c.group_scale), reference_N)
+    if c.algorithm == 'grpo':
+        return Targets(old_N, group_advantages(exp, c.shaping, c.group_scale, c.gamma), reference_N)
     if c.algorithm == 'reinforce++':
         return Targets(old_N, reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.response_BT, c.gamma, LEAST,
                                                       reduce_over_devices)[exp.response_BT], reference_N)
