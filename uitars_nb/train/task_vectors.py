@@ -27,7 +27,7 @@ def merge_states(
     method: Method,
 ):
     """Yields (name, merged tensor) in the start's order and dtypes; tensors that no policy changed come as they are.
-    Raises `ValueError` for policies with other names or shapes."""
+    Raises `ValueError` for policies with other names or shapes, and for NaN or infinity."""
     names = [*start.keys()]
     for k, policy in enumerate(policies):
         odd = {*names} ^ {*policy.keys()}
@@ -38,7 +38,14 @@ def merge_states(
             raise ValueError(f'{name} has shape {tuple(base.shape)} in the start and {odd[0]} in a policy')
         if all(torch.equal(base, o) for o in tensors): yield name, base
         elif not base.is_floating_point(): raise ValueError(f'{name} holds {base.dtype} numbers that differ')
-        else: yield name, method(base.float(), torch.stack([o.float() for o in tensors])).to(base.dtype)
+        else: yield name, method(*_finite(name, base, tensors)).to(base.dtype)
+
+def _finite(name, base, policies):
+    "The start and the stacked policies in fp32. Raises `ValueError` that names those with NaN or infinity."
+    tensors = {'the start': base} | {f'policy {k + 1}': o for k, o in enumerate(policies)}
+    if broken := [who for who, o in tensors.items() if not o.isfinite().all()]:
+        raise ValueError(f'{name} holds NaN or infinity in {" and ".join(broken)}')
+    return base.float(), torch.stack([o.float() for o in policies])
 
 # %% ../../nbs/70_train/61_task_vectors.ipynb #87a703f0
 def task_arithmetic(
