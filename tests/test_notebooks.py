@@ -12,7 +12,8 @@ SECONDS = 240  # before a notebook counts as hanging
 # over 15 seconds of a core each, for `make test-all`; ppo_grpo stays for its kind, the main job in test_cli
 LONG = """70_train/28_value 70_train/32_reinforce tutorials/20_own_loss
     experiments/architectures experiments/async_rollout experiments/clip_higher experiments/ct experiments/decoupled_gae
-    experiments/dynamics experiments/games_learning experiments/main experiments/outcome_model experiments/value_pretraining""".split()
+    experiments/dynamics experiments/games_learning experiments/main experiments/outcome_model
+    experiments/value_pretraining""".split()
 
 
 def named(path): return str(path.relative_to(root/'nbs').with_suffix(''))

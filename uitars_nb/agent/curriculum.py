@@ -146,8 +146,7 @@ class Curriculum:
         check_curriculum(tasks, kind, samples, revisit)
         self.tasks, self.kind, self.seed, self.floor = [get_task(o) for o in tasks], kind, seed, floor
         self.estimates, self.instances = SuccessEstimates(tasks, samples, memory), OpenInstances(samples)
-        self.drawn, self.revisit, self.revisits = {o: 0 for o in tasks}, revisit, 0
-        self.max_steps = max_steps
+        self.drawn, self.revisit, self.revisits, self.max_steps = {o: 0 for o in tasks}, revisit, 0, max_steps
 
     @property
     def weights(self) -> dict[str, float]:

@@ -52,11 +52,11 @@ class ActorConfig:
 
     def __post_init__(self):
         check_numbers(self, positive='batch samples max_tokens browsers pages threads top_p',
-                      weights='staleness skip ahead retries device temperature max_steps', shares='failures top_p revisit')
+                      weights='staleness skip ahead retries device temperature max_steps',
+                      shares='failures top_p revisit')
         if self.batch % self.samples:
-            raise ValueError(
-                f'a batch of {self.batch} does not hold whole groups of {self.samples} samples: '
-                'take a multiple of that')
+            raise ValueError(f'a batch of {self.batch} does not hold whole groups of {self.samples} samples: '
+                             'take a multiple of that')
         if (self.dynamic_sampling or self.revisit) and self.samples < 2:
             raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
 
@@ -121,10 +121,9 @@ def initial_allowance(
     return Allowance(size, config.staleness, config.version, config.version * size + config.ahead)
 
 async def _stream(conn, config, engine, pool, agent):
-    curriculum, allowance = (
-        Curriculum(config.tasks, config.curriculum, config.seed, config.samples, revisit=config.revisit,
-                   max_steps=config.max_steps),
-        initial_allowance(config))
+    curriculum = Curriculum(config.tasks, config.curriculum, config.seed, config.samples, revisit=config.revisit,
+                            max_steps=config.max_steps)
+    allowance = initial_allowance(config)
     curriculum.load_state_dict(dict(known=dict(config.chances), drawn={}, open=config.open))
     for name in curriculum.drawn: curriculum.drawn[name] = config.skip
     stream = StreamingRollout(pool, curriculum.draw, agent, config.run, allowance, config.samples, config.retries,

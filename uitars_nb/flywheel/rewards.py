@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..core.plugins import plugin_location
-from ..core.types import StopReason, Trajectory
+from ..core.types import Trajectory
 
 # %% ../../nbs/60_flywheel/30_rewards.ipynb #92a3c513
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class Game:
     async def verify(self, session, spec: TaskSpec) -> Outcome:
         "Reward and signal: the score as a share of the reference, 0 to 1. An episode that left the page earns 0."
         try: s = await game_state(session)
-        except ValueError as e: return Outcome(done=True, info=dict(reason=str(e)))
+        except ValueError as e: return Outcome(done=True, info=dict(reason=str(e)), signal=0.)
         reward = min(1., max(0., s.score / self.reference))
         info = dict(score=s.score, level=s.level, lives=s.lives, reason=s.reason, checksum=self.checksum)
         return Outcome(reward, reward >= 1, s.terminal, {k: v for k, v in info.items() if v is not None}, reward)
