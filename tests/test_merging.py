@@ -13,7 +13,8 @@ from uitars_nb.model.checkpoints import merge_adapter
 from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.nano.tokenizer import make_tokenizer
-from uitars_nb.train.merging import check_weights, interpolate, merge_checkpoints, search_weights
+from uitars_nb.model.tensor_files import TensorFiles
+from uitars_nb.train.merging import check_weights, mean, merge_checkpoints, merge_states, search_weights
 
 KINDS = 'UI-TARS-1.5-7B', 'Qwen3-VL', 'nano'
 
@@ -45,7 +46,7 @@ def state(folder, **kw): return Policy.from_pretrained(folder, **kw).model.state
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('weights', [None, [.2, .3, .5], [0, 0, 1]])
 def test_every_tensor_is_the_weighted_mean(three, tmp_path, kind, weights):
-    merge_checkpoints(three(kind), tmp_path/'out', weights)
+    merge_checkpoints(three(kind), tmp_path/'out', weights and mean(weights))
     made, parts = state(tmp_path/'out'), [state(o) for o in three(kind)]
     assert [*made] == [*parts[0]]
     for name, got in made.items():
@@ -54,22 +55,31 @@ def test_every_tensor_is_the_weighted_mean(three, tmp_path, kind, weights):
         torch.testing.assert_close(got, wanted.to(got.dtype), rtol=1e-2 if got.dtype == torch.bfloat16 else 1e-6, atol=1e-6)
 
 
-def test_a_tensor_under_two_names_is_averaged_once():
-    def net(x):
-        net = torch.nn.ModuleDict(dict(head=torch.nn.Linear(2, 2, bias=False), words=torch.nn.Embedding(2, 2)))
-        net.words.weight = net.head.weight
-        torch.nn.init.constant_(net.head.weight, x)
-        return net
-    made = interpolate([net(0.), net(1.)], [.25, .75])
-    assert made.head.weight is made.words.weight and (made.head.weight == .75).all()
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_merged_checkpoint_has_the_files_and_tensors_of_the_first(three, tmp_path, kind):
+    merge_checkpoints(three(kind), tmp_path/'out')
+    assert {o.name for o in (tmp_path/'out').iterdir()} - {'policy.json'} == {o.name for o in three(kind)[0].iterdir()} - {'policy.json', 'README.md'}
+    made, first = TensorFiles(tmp_path/'out'), TensorFiles(three(kind)[0])
+    assert {k: (o.dtype, o.shape, o.file.name) for k, o in made.places.items()} == {k: (o.dtype, o.shape, o.file.name) for k, o in first.places.items()}
 
 
-def test_a_tensor_that_one_lacks_is_an_error_before_anything_changes():
-    one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False)
-    before = one.weight.clone()
-    for pair in ((one, two), (two, one)):
-        with pytest.raises(ValueError, match='1 tensors are not of both models.*bias'): interpolate(pair)
-    assert torch.equal(one.weight, before)
+def test_a_tensor_that_one_lacks_is_an_error_before_anything_is_written(three, tmp_path):
+    folder = shutil.copytree(three('nano')[0], tmp_path/'less')
+    tensors = load_file(folder/'model.safetensors')
+    del tensors['target.weight']
+    save_file(tensors, folder/'model.safetensors', dict(format='pt'))
+    for pair, words in (([folder, three('nano')[1]], 'in policy 2 and not in policy 1: target.weight'), ([three('nano')[1], folder], 'in policy 1 and not in policy 2: target.weight')):
+        with pytest.raises(ValueError, match=words): merge_checkpoints(pair, tmp_path/'out')
+    assert not (tmp_path/'out').exists() and {o.name for o in tmp_path.iterdir()} == {'less'}
+
+
+def test_one_tensor_of_each_policy_is_read_at_a_time():
+    class Lazy(dict):
+        def __getitem__(self, name): read.append(name); return super().__getitem__(name)
+    read, states = [], [Lazy(a=torch.full((2,), x), b=torch.full((2,), -x)) for x in (1., 3.)]
+    stream = merge_states(states[0], states, mean([.5, .5]))
+    assert next(stream)[1].tolist() == [2, 2] and read == ['a', 'a']
+    assert next(stream)[1].tolist() == [-2, -2] and read == ['a', 'a', 'b', 'b']
 
 
 def test_modules_that_an_adapter_trained_whole_take_their_places(three, tmp_path):
@@ -90,6 +100,8 @@ def test_an_adapter_counts_with_its_base(three, tmp_path):
     policy = Policy.from_pretrained(base, dtype='float32', adapter=LoraConfig(r=2, target_modules=['q_proj'], init_lora_weights=False))
     policy.save(tmp_path/'adapter')
     merge_checkpoints([base, tmp_path/'adapter'], tmp_path/'out')
+    merge_checkpoints([tmp_path/'adapter', base], tmp_path/'swapped')
+    assert all(torch.equal(o, state(tmp_path/'out')[k]) for k, o in state(tmp_path/'swapped').items())
     made, plain = state(tmp_path/'out', dtype='float32'), state(base, dtype='float32')
     lora = {k: v for k, v in policy.model.state_dict().items() if 'lora' in k}
     moved = [k for k in plain if not torch.equal(made[k], plain[k])]
@@ -146,13 +158,13 @@ def test_a_checkpoint_with_a_number_that_is_none_is_refused_by_tensor(three, tmp
     tensors = load_file(folder/'model.safetensors')
     tensors['target.weight'][0, 3] = odd
     save_file(tensors, folder/'model.safetensors', dict(format='pt'))
-    with pytest.raises(ValueError, match='broken hold NaN or infinity: target.weight'): merge_checkpoints([three('nano')[1], folder], tmp_path/'out')
+    with pytest.raises(ValueError, match='target.weight holds NaN or infinity in policy 2'): merge_checkpoints([three('nano')[1], folder], tmp_path/'out')
 
 
 def test_a_folder_that_is_merged_may_be_replaced(three, tmp_path):
     mine = shutil.copytree(three('Qwen3-VL')[0], tmp_path/'mine')
     before = state(mine)
-    merge_checkpoints([mine, three('Qwen3-VL')[1]], mine, [0, 1])
+    merge_checkpoints([mine, three('Qwen3-VL')[1]], mine, mean([0, 1]))
     after, wanted = state(mine), state(three('Qwen3-VL')[1])
     assert all(torch.equal(after[k], wanted[k]) for k in after) and any(not torch.equal(after[k], before[k]) for k in after)
 

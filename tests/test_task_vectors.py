@@ -5,7 +5,8 @@ from hypothesis import given, settings, strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from uitars_nb.train.task_vectors import CHANGED, count_changes, dare, merge_states, ram, slerp, task_arithmetic
+from uitars_nb.train.merging import merge_states
+from uitars_nb.train.task_vectors import CHANGED, count_changes, dare, ram, slerp, task_arithmetic
 
 SHAPES = dict(a=(3, 4), b=(5,), c=(2, 2, 2))
 
@@ -93,8 +94,8 @@ def test_files_are_streamed_and_keep_their_dtype(tmp_path):
 
 
 @pytest.mark.parametrize('change, words', [
-    (lambda o: o.pop('a'), 'a is not in both the start and policy 2'), (lambda o: o.update(z=o['a']), 'z is not in both'),
-    (lambda o: o.update(a=o['a'][:2]), r'a has shape \(3, 4\) in the start and \(2, 4\)'), (lambda o: o.update(n=torch.tensor(2)), 'n holds torch.int64 numbers that differ')])
+    (lambda o: o.pop('a'), 'in the start and not in policy 2: a'), (lambda o: o.update(z=o['a']), 'in policy 2 and not in the start: z'),
+    (lambda o: o.update(a=o['a'][:2]), r'a has shape \(3, 4\) in the start and \(2, 4\) in policy 2'), (lambda o: o.update(n=torch.tensor(2)), 'n holds torch.int64 numbers that differ')])
 def test_what_has_no_sum_is_refused_by_name(change, words):
     start, policies = sparse_policies(2, 2, .5)
     for o in (start, *policies): o['n'] = torch.tensor(1)

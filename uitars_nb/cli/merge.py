@@ -82,9 +82,9 @@ def mixture_score(
 ) -> float:
     "Mean success of a mixture over the tasks. The mixture is made, played and deleted; its episodes stay."
     from uitars_nb.pipelines.playing import play_recipe
-    from uitars_nb.train.merging import merge_checkpoints
+    from uitars_nb.train.merging import mean, merge_checkpoints
     if not (folder/'score.json').exists():
-        merge_checkpoints([*options.policies], folder/'policy', weights)
+        merge_checkpoints(options.policies, folder/'policy', mean(weights))
         recipe = replace(recipe, policy=str(folder/'policy'))
         print(play_recipe(recipe, folder/'played', options.browsers, options.sessions))
         success = read_json(folder/'played'/'summary.json')['success']['value']
@@ -111,15 +111,15 @@ def search_mixture(options: MergeOptions) -> tuple[float, ...]:
 # %% ../../nbs/90_cli/17_merge.ipynb #256e7be4
 def merge_policies(options: MergeOptions):
     "Merge the policies, with given weights or the best found, or by a method on task vectors."
-    from uitars_nb.train.merging import merge_checkpoints
+    from uitars_nb.train.merging import check_weights, mean, merge_checkpoints
     from uitars_nb.train.task_vectors import merge_from_start
     policies = [*options.policies]
     free_for(options.out, policies + [options.start] * bool(options.start), options.overwrite)
     if options.start:
-        made = merge_from_start(options.start, policies, options.out, options.method, options.scale, options.density)
+        merge_from_start(options.start, policies, options.out, options.method, options.scale, options.density)
     else:
-        weight = search_mixture(options) if options.search else [*options.weight]
-        made = merge_checkpoints(policies, options.out, weight)
-    print(f'{made} in {options.out}')
+        weights = search_mixture(options) if options.search else check_weights(options.weight, len(policies))
+        merge_checkpoints(policies, options.out, mean(weights))
+    print(f'{len(policies)} policies merged into {options.out}')
 
 COMMANDS['merge'] = merge_policies

@@ -139,7 +139,9 @@ def add_adapter(
     "Add a trainable adapter to `model`. Raises `ValueError` if tensors do not fit, `ImportError` without PEFT."
     if not isinstance(adapter, (str, Path)): return model.add_adapter(adapter)
     name = locate(adapter)
+    names = getattr(model, '_weight_conversions', None)   # of the tensors on disk; loading replaces them
     with fetching(name): info = model.load_adapter(name, is_trainable=True, ignore_mismatched_sizes=True)
+    model._base_conversions = names
     if found := load_mismatches(info.to_dict()):
         raise ValueError(f'the adapter in {name} does not fit this {type(model).__name__}: {found}')
 
@@ -171,5 +173,6 @@ def merge_adapter(
         layer.merge()
         model.set_submodule(name, layer.get_base_layer())
     model._hf_peft_config_loaded = False
+    if '_base_conversions' in vars(model): model._weight_conversions = vars(model).pop('_base_conversions')
     del model.peft_config
     return model.requires_grad_(True)
