@@ -40,7 +40,7 @@ def check_weights(
 
 # %% ../../nbs/70_train/60_merging.ipynb #dc952127
 State = Mapping[str, torch.Tensor]   # name -> tensor
-Method = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]   # start (...), policies (K, ...) -> merged (...)
+Method = Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]   # of the start and of each policy, fp32 -> merged
 
 def mean(
     weights: Sequence[float],   # one for each policy, at least 0, with sum 1
@@ -49,9 +49,9 @@ def mean(
     shares = torch.tensor(weights, dtype=torch.float32)
     def method(base, policies):
         "Add up; the sum of the shares is 1 but for rounding."
-        total = torch.zeros_like(policies[0])
-        for share, o in zip(shares, policies): total.addcmul_(o, share)
-        return total.div_(shares.sum())
+        total, whole = policies[0] * shares[0], shares.sum()
+        for o, share in zip(policies[1:], shares[1:]): total.addcmul_(o, share)
+        return total if whole == 1 else total.div_(whole)
     return method
 
 def merge_states(
@@ -71,11 +71,15 @@ def merge_states(
         for other, o in zip(who[1:], rest):
             if o.shape == base.shape: continue
             raise ValueError(f'{name} has shape {tuple(base.shape)} in {who[0]} and {tuple(o.shape)} in {other}')
-        if all(o.dtype == base.dtype and torch.equal(base, o) for o in rest): yield name, base; continue
+        if all(o is base or o.dtype == base.dtype and torch.equal(base, o) for o in rest): yield name, base; continue
         if not base.is_floating_point(): raise ValueError(f'{name} holds {base.dtype} numbers that differ')
-        if broken := [o for o, x in zip(who, (base, *rest)) if not x.isfinite().all()]:
-            raise ValueError(f'{name} holds NaN or infinity in {" and ".join(dict.fromkeys(broken))}')
-        yield name, method(base.float(), torch.stack([o.float() for o in rest])).to(base.dtype)
+        made = method(base.float(), [o.float() for o in rest]).to(base.dtype)
+        if not _finite(made):   # a method keeps NaN and infinity of its inputs
+            broken = [o for o, x in zip(who, (base, *rest)) if not _finite(x)]
+            raise ValueError(f'{name} holds NaN or infinity in {" and ".join(dict.fromkeys(broken)) or "the merged policy"}')
+        yield name, made
+
+def _finite(x): return bool(x.sum(dtype=torch.float32).isfinite() or x.isfinite().all())   # a sum is much faster
 
 def _check_names(start, policy, this, other):
     "Raises `ValueError` if one of two states has a tensor that the other lacks."
