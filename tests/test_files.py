@@ -11,6 +11,8 @@ import pytest_asyncio
 
 import uitars_nb.tasks.session_pools as places
 from uitars_nb.agent.loop import OracleAgent, RandomAgent, Reply, run_episode
+from uitars_nb.agent.playing import Delayed
+from uitars_nb.agent.rollout import Rollout
 from uitars_nb.core.types import Action, StopReason, TaskSpec
 from uitars_nb.sandbox.base import ActionError, EnvironmentFailure
 from uitars_nb.sandbox.sessions import SessionPool, closing
@@ -306,6 +308,16 @@ async def test_where_no_session_can_be_had_the_episode_hears_of_it():
                 async with pool.session(): pass
 
 
-async def test_tasks_of_two_places_are_told_apart():
-    with pytest.raises(ValueError, match='play them apart'): places.pool_for(['files/rename-sdk', 'miniwob/click-test'])
+async def test_tasks_of_several_places_are_played_together():
+    names = ['files/rename-sdk', 'miniwob/click-test', 'games/2048']
+    specs = [replace(o, max_steps=3) for name in names for o in suite(name, 'test', 2)]
+    async with places.pool_for(names, 1, 2) as pool:
+        for source in (pool, Delayed(pool, 1e-4, 0.)):
+            trajs = [o async for o in Rollout(source, specs, OracleAgent, 'oracle')]
+            assert sorted(o.task.name for o in trajs) == sorted(names * 2) and not any(o.stop.is_environment for o in trajs)
+            assert all(o.success for o in trajs if o.task.name != 'games/2048')
+    with pytest.raises(RuntimeError): await pool.pool_of('miniwob/click-test').session().__aenter__()   # closed with the whole
+
+
+async def test_a_task_that_does_not_exist_has_no_place():
     with pytest.raises(KeyError, match='did you mean'): places.pool_for(['files/renam-sdk'])

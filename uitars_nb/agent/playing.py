@@ -8,11 +8,13 @@ __all__ = ['ActorConfig', 'Delayed', 'run_actor', 'initial_allowance']
 # %% ../../nbs/40_agent/15_playing.ipynb #0f301ed7
 import asyncio, threading, time
 from dataclasses import dataclass
+from typing import Any
 
 from .curriculum import Curriculum
 from .loop import EpisodeLimits
 from .memory import REPLY
 from .policy_agent import PolicyAgent
+from .rollout import pool_of
 from .streaming import Allowance, StreamingRollout, FailureMonitor
 from ..core.runs import check_numbers
 
@@ -68,10 +70,18 @@ class Delayed:
         self.pool, self.size, self.median, self.sigma, self.rng = (
             pool, pool.size, median, sigma, np.random.default_rng(seed))
 
-    def session(self): return _Lease(self)
+    def session(self): return _Lease(self, self.pool)
+    def pool_of(self, task: str): return _Part(self, pool_of(self.pool, task))
+
+@dataclass(frozen=True)
+class _Part:
+    "Sessions of one kind."
+    delayed: Delayed
+    pool: Any
+    def session(self): return _Lease(self.delayed, self.pool)
 
 class _Lease:
-    def __init__(self, delayed): self.delayed, self.lease = delayed, delayed.pool.session()
+    def __init__(self, delayed, pool): self.delayed, self.lease = delayed, pool.session()
     async def __aenter__(self): return _Slow(await self.lease.__aenter__(), self.delayed)
     async def __aexit__(self, *exc): return await self.lease.__aexit__(*exc)
 
@@ -79,6 +89,7 @@ class _Slow:
     def __init__(self, session, delayed): self.__dict__.update(_session=session, _delayed=delayed)
     def __getattr__(self, name): return getattr(self._session, name)
     def __setattr__(self, name, value): setattr(self._session, name, value)
+    __class__ = property(lambda self: type(self._session))   # for tasks that ask `isinstance`
 
     async def act(self, action):
         "Sleep for a random time, then act."
