@@ -61,7 +61,7 @@ def weight_files(
     return files
 
 class TensorFiles(Mapping):
-    "Name -> tensor of a checkpoint's files, read when it is asked for. Raises the errors of `weight_files` and `read_header`."
+    "Name -> tensor of a checkpoint's files, read on demand. Raises the errors of `weight_files` and `read_header`."
     def __init__(self, folder: str | Path):
         self.headers, self.places = {}, {}
         for file in weight_files(folder):

@@ -54,6 +54,7 @@ def mean(
         return total if whole == 1 else total.div_(whole)
     return method
 
+# %% ../../nbs/70_train/60_merging.ipynb #f5d1ff06
 def merge_states(
     start: State,                # or the first of `policies`, for a method without a start
     policies: Sequence[State],
@@ -76,7 +77,8 @@ def merge_states(
         made = method(base.float(), [o.float() for o in rest]).to(base.dtype)
         if not _finite(made):   # a method keeps NaN and infinity of its inputs
             broken = [o for o, x in zip(who, (base, *rest)) if not _finite(x)]
-            raise ValueError(f'{name} holds NaN or infinity in {" and ".join(dict.fromkeys(broken)) or "the merged policy"}')
+            where = ' and '.join(dict.fromkeys(broken)) or 'the merged policy'
+            raise ValueError(f'{name} holds NaN or infinity in {where}')
         yield name, made
 
 def _finite(x): return bool(x.sum(dtype=torch.float32).isfinite() or x.isfinite().all())   # a sum is much faster
