@@ -75,6 +75,7 @@ def replay_stream(
     start: Path,              # the checkpoint whose tokenizer is used
     stores: Sequence[Path],   # directories of demonstrations
     max_tokens: int,          # of a reply
+    batch: int,               # demonstrated steps
     seed: int,
 ):
     "Endless demonstrations, equally many of each task. Raises `FileNotFoundError` for a directory without episodes."
@@ -82,7 +83,7 @@ def replay_stream(
     from uitars_nb.flywheel.streams import Stream
     sources = Sources(demonstrations=tuple(stores))
     parts = by_task(corpora(first_policy(str(start)), out, sources, reply=max_tokens)['demonstrations'])
-    return Stream(parts, dict.fromkeys(parts, 1.), seed=seed)
+    return Stream(parts, dict.fromkeys(parts, 1.), batch, seed)
 
 # %% ../../nbs/85_pipelines/30_rl.ipynb #510ce18c
 def actor_config(
@@ -126,7 +127,8 @@ def run_rl(
     if job.lora: start = adapter_of(out, str(start), job.lora, job.seed)
     hardware, config = rl_hardware(job, start, out), ppo_config(job)
     actor = actor_config(job, play, start, names, hardware.plays)
-    replayed = replay_stream(out, start, replay_stores, play.max_tokens, job.seed) if replay_stores else None
+    replayed = None
+    if replay_stores: replayed = replay_stream(out, start, replay_stores, play.max_tokens, job.replay_batch, job.seed)
     critic = None
     with report_interrupt(lambda: kept_updates(out)):
         if job.pretrain and job.algorithm == 'ppo':

@@ -109,7 +109,7 @@ class PPOConfig:
     objective: Objective = field(default_factory=Objective)
     shaping: Shaping = field(default_factory=Shaping)
     replay_weight: float = 1.           # weight of the SFT loss in demonstration replay
-    replay_batches: int = 1             # demonstration batches per optimiser step
+    replay_batch: int = 32              # demonstrated steps in the replay of an optimiser step, on each device
     frozen: tuple[str, ...] = ()        # name prefixes of frozen parameters, in actor and critic
     checkpointing: bool = False         # activation checkpointing, for models of billions of parameters
     compile: bool = False               # compile layers and trained encoders; the first update takes a minute longer
@@ -117,7 +117,7 @@ class PPOConfig:
 
     def __post_init__(self):
         check_algorithm(self.algorithm)
-        check_numbers(self, positive='updates epochs minibatches replay_batches micro_batch_tokens lr critic_lr '
+        check_numbers(self, positive='updates epochs minibatches replay_batch micro_batch_tokens lr critic_lr '
                                      'length_adaptive_alpha value_clip',
                       weights='decay warmup clip replay_weight',
                       shares='lr_decay momentum gamma gae_lambda_policy gae_lambda_value')

@@ -29,7 +29,7 @@ from .experience import (Experience, MicroBatch, advantages, build_experience, g
 from .optim import MuonAdamW, groups
 from .passes import (cache_image_features, collate_micro_batch, old_logps, part_logits,
                                     response_states, supports_prompt_bundles)
-from .replay import replay_batches, replay_numbers, add_replay_gradients
+from .replay import add_replay_gradient, replay_batches, replay_number
 from .rollout_metrics import reduce_metrics
 from .sft import freeze, drop_start_weights
 from .update import (Targets, actor_loss, off_policy_rows, critic_steps, optimiser_steps,
@@ -271,11 +271,11 @@ class PPO(ActorCritic):
         return facts | dict(kl_after=self.moved(exp, targets, rng))
 
     def replay(self, step: int) -> float:
-        "Add the gradients of an optimiser step's replay batches; return their mean loss, nats a token."
+        "Add the gradient of an optimiser step's replay batch; return its loss, nats a token."
         c = self.config
         step += self.version * c.epochs * c.minibatches
-        numbers = replay_numbers(step, self.trainer.global_rank, self.trainer.world_size, c.replay_batches)
-        return add_replay_gradients(self.policy, self.demos, numbers, c.replay_weight, local_backward(self))
+        batch = self.demos[replay_number(step, self.trainer.global_rank, self.trainer.world_size)]
+        return add_replay_gradient(self.policy, batch, c.replay_weight, local_backward(self))
 
     def moved(self, exp: Experience, targets: Targets, rng: np.random.Generator) -> float:
         "The KL divergence of `kl_after_update`, in nats per token."

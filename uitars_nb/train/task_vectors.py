@@ -145,7 +145,8 @@ def named_method(
     counts: Sequence[TaskVectorCounts] = (),   # for RAM+
 ) -> Method:
     "The method of that name. Raises `ValueError` for an unknown name, and for an option that the method lacks."
-    if name not in get_args(MethodName): raise ValueError(f'no method {name!r}; there are {", ".join(get_args(MethodName))}')
+    if name not in get_args(MethodName):
+        raise ValueError(f'no method {name!r}; there are {", ".join(get_args(MethodName))}')
     if density is not None and name not in ('ties', 'dare'): raise ValueError(f'{name} has no density')
     if scale is not None and name.startswith(('slerp', 'ram')): raise ValueError(f'{name} has no scale')
     sized = {} if scale is None else dict(scale=scale)
