@@ -46,11 +46,11 @@ def mean(
     weights: Sequence[float],   # one for each policy, at least 0, with sum 1
 ) -> Method:
     "The weighted mean."
-    shares = torch.tensor(weights, dtype=torch.float32)
+    shares = torch.tensor(check_weights(weights, len(weights)), dtype=torch.float32)
     def method(base, policies):
         "Add up; the sum of the shares is 1 but for rounding."
         total, whole = policies[0] * shares[0], shares.sum()
-        for o, share in zip(policies[1:], shares[1:]): total.addcmul_(o, share)
+        for o, share in zip(policies[1:], shares[1:], strict=True): total.addcmul_(o, share)
         return total if whole == 1 else total.div_(whole)
     return method
 
@@ -60,12 +60,12 @@ def merge_states(
     policies: Sequence[State],
     method: Method,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields (name, merged tensor) in the start's order and dtypes; tensors that no policy changed come as they are.
+    """Yields (name, merged tensor) in the start's order and dtypes; tensors equal in all policies pass unchecked.
     Raises `ValueError` for policies with other names or shapes, and for NaN or infinity."""
     who = ['the start', *(f'policy {k + 1}' for k in range(len(policies)))]
     if start is policies[0]: who[0] = who[1]
     for other, state in zip(who[1:], policies): _check_names(start, state, who[0], other)
-    distinct = {id(o): o for o in (start, *policies)}   # a checkpoint that stands twice is read once
+    distinct = {id(o): o for o in (start, *policies)}   # a checkpoint listed twice is read once
     for name in start.keys():
         tensors = {k: o[name] for k, o in distinct.items()}
         base, *rest = [tensors[id(o)] for o in (start, *policies)]
@@ -124,6 +124,8 @@ def _described(name):
     "A policy without its weights."
     found = Checkpoint.of(name, download=True)
     model = blank_model(found.base)
+    if getattr(model.config, 'quantization_config', None):
+        raise ValueError(f'{name} is quantised: merge the checkpoints from before quantisation')
     with contextlib.suppress(OSError): model.generation_config = GenerationConfig.from_pretrained(found.base)
     return Policy(model, load_processor(found.base), found.dialect, found.name)
 
@@ -131,13 +133,17 @@ def _check_pair(first, other, pair):
     kinds = (('architecture', type(first.model).__name__, type(other.model).__name__),
              ('dialect', first.dialect.name, other.dialect.name))
     for what, a, b in kinds:
-        if a != b: raise ValueError(f'{pair} are not of one {what}: {a}, {b}')
+        if a != b: raise ValueError(f'{pair} differ in {what}: {a}, {b}')
     if first.processor.tokenizer.get_vocab() != other.processor.tokenizer.get_vocab():
-        raise ValueError(f'{pair} are not of one vocabulary')
+        raise ValueError(f'{pair} have different vocabularies')
     if found := config_differences(first.model.config.to_dict(), other.model.config.to_dict()):
         raise ValueError(f'{pair} compute differently, so their weights have no common mean: {found}')
     if found := config_differences(_end_tokens(first), _end_tokens(other)):
-        raise ValueError(f'{pair} end replies differently: {found}')
+        raise ValueError(f'{pair} have different end-of-sequence tokens: {found}')
+    if first.processor.chat_template != other.processor.chat_template:
+        raise ValueError(f'{pair} have different chat templates')
+    images = [o.processor.image_processor.to_dict() for o in (first, other)]
+    if found := config_differences(*images): raise ValueError(f'{pair} process images differently: {found}')
 
 def _end_tokens(policy): return dict(generation_config=dict(eos_token_id=sorted(policy.eos_ids)))
 
@@ -148,15 +154,17 @@ def whole_folders(
 ) -> Iterator[list[Path]]:
     "Context manager: folders with all weights. An adapter is added to its base's weights, in a temporary folder."
     with tempfile.TemporaryDirectory() as scratch:
-        folders = []
-        for k, name in enumerate(names):
-            found = Checkpoint.of(name, download=True)
-            if found.adapter:
-                policy = Policy.from_pretrained(found)
-                merge_adapter(policy.model)
-                policy.save(folder := Path(scratch)/str(k))
-            folders.append(folder if found.adapter else Path(found.path))
-        yield folders
+        folders = {name: _whole(name, Path(scratch)/str(k)) for k, name in enumerate(dict.fromkeys(names))}
+        yield [folders[o] for o in names]
+
+def _whole(name, scratch):
+    "The folder of a checkpoint; of an adapter, `scratch` with the whole weights."
+    found = Checkpoint.of(name, download=True)
+    if not found.adapter: return Path(found.path)
+    policy = Policy.from_pretrained(found)
+    merge_adapter(policy.model)
+    policy.save(scratch)
+    return scratch
 
 def merge_checkpoints(
     policies: Sequence[str | Path],     # folders, or names on the Hugging Face hub
@@ -164,8 +172,8 @@ def merge_checkpoints(
     method: Method | None = None,       # None: the mean
     start: str | Path | None = None,    # that all were trained from, for a method that needs it
 ):
-    """Write a merged checkpoint in the dtype and shards of the start, or else of the first policy. Memory: a few times
-    the largest tensor. Raises `ValueError` as `check_mergeable` and `merge_states` do."""
+    """Write a merged checkpoint in the dtype and shards of the start, or else of the first policy. Memory: all
+    copies of the largest tensor, a few times over; the base of an adapter is loaded whole. Raises `ValueError` as `check_mergeable` and `merge_states` do."""
     if len(policies) < 2: raise ValueError('merging takes two checkpoints or more')
     names = [start or policies[0], *policies]
     check_mergeable(names)
@@ -200,9 +208,9 @@ def search_weights(
     highest scores. Raises `ValueError` for fewer than two policies or too few tries."""
     check_weights(None, count)
     corners = [tuple(Fraction(k == i) for k in range(count)) for i in range(count)]
-    step = Fraction(step).limit_denominator(1000)
+    step, least = (Fraction(o).limit_denominator(1000) for o in (step, least))
     if tries <= len(corners):
-        raise ValueError(f'{tries} tries are too few: the {count} policies and their mean want {count + 1}')
+        raise ValueError(f'{tries} tries are too few: the {count} policies and their mean need {count + 1}')
     floats = lambda o: tuple(map(float, o))
     known = {o: score(floats(o)) for o in [(Fraction(1, count),) * count, *corners]}
     while step >= least and len(known) < tries:

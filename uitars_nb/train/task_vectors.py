@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import torch
 
 from ..model.tensor_files import TensorFiles
-from .merging import Method, State, merge_checkpoints, merge_states, whole_folders
+from .merging import Method, State, check_mergeable, merge_checkpoints, merge_states, whole_folders
 
 # %% ../../nbs/70_train/61_task_vectors.ipynb #87a703f0
 def task_vectors(
@@ -84,7 +84,7 @@ CHANGED = 1e-5   # least change of a weight that counts, as in RAM
 
 @dataclass(frozen=True)
 class TaskVectorCounts:
-    "Weights of one policy by who changed them."
+    "Counts of one policy's changed and shared weights."
     total: int
     changed: int
     shared: int    # of the changed ones, also changed by another policy
@@ -165,9 +165,11 @@ def merge_from_start(
 ):
     "Write the merged policy to `out`. Raises `ValueError` as `merge_checkpoints` and `named_method` do."
     if method == 'slerp' and len(policies) != 2: raise ValueError(f'slerp merges two policies, not {len(policies)}')
-    if method != 'ram+': merging = named_method(method, scale, density)
-    else:
+    # with counts of no policy: a wrong option is told before anything is read
+    merging = named_method(method, scale, density, [TaskVectorCounts(1, 0, 0)])
+    if method == 'ram+':
+        check_mergeable([start, *policies])
         with whole_folders([start, *policies]) as folders:
             first, *states = [TensorFiles(o) for o in folders]
-            merging = named_method(method, scale, density, count_changes(first, states))
+            merging = named_method(method, counts=count_changes(first, states))
     merge_checkpoints(policies, out, merging, start)
