@@ -172,8 +172,9 @@ def merge_checkpoints(
     method: Method | None = None,       # None: the mean
     start: str | Path | None = None,    # that all were trained from, for a method that needs it
 ):
-    """Write a merged checkpoint in the dtype and shards of the start, or else of the first policy. Memory: all
-    copies of the largest tensor, a few times over; the base of an adapter is loaded whole. Raises `ValueError` as `check_mergeable` and `merge_states` do."""
+    """Write a merged checkpoint in the dtype and shards of the start, or else of the first policy. Memory:
+    all copies of the largest tensor, a few times over; the base of an adapter is loaded whole. Raises `ValueError` as
+    `check_mergeable` and `merge_states` do."""
     if len(policies) < 2: raise ValueError('merging takes two checkpoints or more')
     names = [start or policies[0], *policies]
     check_mergeable(names)
