@@ -13,7 +13,7 @@ SECONDS = 240  # before a notebook counts as hanging
 LONG = """70_train/28_value 70_train/32_reinforce tutorials/20_own_loss
     experiments/architectures experiments/async_rollout experiments/clip_higher experiments/ct experiments/decoupled_gae
     experiments/dynamics experiments/games_learning experiments/main experiments/outcome_model
-    experiments/value_pretraining""".split()
+    experiments/undemonstrated experiments/value_pretraining experiments/verticals""".split()
 
 
 def named(path): return str(path.relative_to(root/'nbs').with_suffix(''))
