@@ -146,6 +146,23 @@ def test_models_that_compute_differently_are_not_mixed(three, tmp_path, kind, fi
     assert not (tmp_path/'out').exists()
 
 
+@pytest.mark.parametrize('file, change, why', [
+    ('config.json', lambda o: o.update(quantization_config=dict(quant_method='fp8')), 'other is quantised'),
+    ('preprocessor_config.json', lambda o: o.update(image_mean=[.5] * 3), r'process images differently: image_mean is .* and \(0.5, 0.5, 0.5\)'),
+    ('chat_template.json', lambda o: o.update(chat_template=o['chat_template'].replace('user', 'person') + ' '), 'different chat templates')])
+def test_checkpoints_that_see_or_speak_otherwise_are_not_mixed(three, tmp_path, file, change, why):
+    "Their configurations of the model are equal."
+    folder = shutil.copytree(three('UI-TARS-1.5-7B')[1], tmp_path/'other')
+    data = json.loads((folder/file).read_text())
+    change(data)
+    (folder/file).write_text(json.dumps(data))
+    if file == 'chat_template.json':   # it stands in two files
+        config = json.loads((folder/'tokenizer_config.json').read_text())
+        (folder/'tokenizer_config.json').write_text(json.dumps(config | data))
+    with pytest.raises(ValueError, match=why): merge_checkpoints([three('UI-TARS-1.5-7B')[0], folder], tmp_path/'out')
+    assert not (tmp_path/'out').exists()
+
+
 def test_models_of_another_layout_are_told_why(three, tmp_path):
     sizes = dict(hidden=32, layers=2, heads=2, inner=48, stem_channels=16, stem_blocks=1)
     Policy(*new_policy(make_tokenizer(['Click on the button.', 'Enter text.']), 0, glimpses=1, **sizes), 'ui-tars-2', 'nano').save(tmp_path/'one')

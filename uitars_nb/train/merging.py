@@ -14,6 +14,7 @@ from math import isclose
 from pathlib import Path
 
 import torch
+from tqdm.auto import tqdm
 from transformers import GenerationConfig
 
 from ..core.runs import write_json
@@ -181,7 +182,8 @@ def merge_checkpoints(
     with whole_folders(names) as folders, replace_checkpoint(out) as part:
         known = {o: TensorFiles(o) for o in folders}
         base, *states = [known[o] for o in folders]
-        write_tensors(merge_states(base, states, method or mean(check_weights(None, len(policies)))), base, part)
+        merged = merge_states(base, states, method or mean(check_weights(None, len(policies))))
+        write_tensors(tqdm(merged, 'merging', len(base), unit='tensor', delay=3), base, part)
         for pattern in PARTS:
             for o in folders[0].glob(pattern):
                 if o.suffix not in ('.safetensors', '.md'): shutil.copy(o, part)
