@@ -17,7 +17,7 @@ from uitars_nb.core.figures import Figure, record_figures
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec, Trajectory
 
-COMMANDS = ['run', 'baseline', 'pages', 'read', 'train', 'probe', 'reinforce', 'flywheel', 'eval', 'suites', 'serve', 'sandbox', 'mcp', 'show', 'figures']
+COMMANDS = ['run', 'baseline', 'pages', 'read', 'train', 'probe', 'reinforce', 'flywheel', 'eval', 'diagnose', 'suites', 'serve', 'sandbox', 'mcp', 'show', 'figures']
 
 
 UITARS = [sys.executable, '-m', 'uitars_nb']
@@ -152,6 +152,16 @@ def test_sandbox_complains_before_it_starts_anything():
 
 
 @pytest.mark.timeout(400)
+def test_a_diagnosis_says_where_there_is_room(tmp_path):
+    words = ['diagnose', 'pix2act59', '--suite', 'miniwob/click-test,miniwob/hot-cold', '--instances', 1, '--samples', 2, '--max_steps', 2, '--out', tmp_path/'room']
+    status, out, _ = cli(*words)
+    assert status == 0
+    rows = {line.split()[0]: line for line in out.splitlines() if line.startswith('miniwob/')}
+    assert rows['miniwob/click-test'].endswith('solved') and {*rows} == {'miniwob/click-test', 'miniwob/hot-cold'}
+    assert re.search('RL has room on [01] of 2 tasks, judged by 1 instance', out)
+    assert 'all of it was there already' in cli(*words)[1]
+
+
 def test_a_baseline_plays_reports_and_resumes(tmp_path):
     "At its smallest: one task, one episode each; a second call plays nothing and leaves the same report."
     words = ['baseline', '--suite', 'miniwob/click-test', '--episodes', 1, '--out', tmp_path/'run', '--report', tmp_path/'report', '--browsers', 1]

@@ -220,3 +220,18 @@ async def test_an_episode_begun_again_is_like_one_on_a_fresh_page(pool, name):
             (a, *rest_a), (b, *rest_b) = await course(fresh, task, spec), await course(begun, task, spec)
             assert rest_a == rest_b and len(a) == len(b)
             assert all(map(np.array_equal, a, b)), f'{spec.id} shows something of the episode before'
+
+
+OTHER = 'miniwob/enter-date'   # leaves a focused field and an open list of a date picker
+
+@pytest.mark.parametrize('name', [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in sorted({*FILES} - {*FEW}))])
+async def test_a_page_in_a_kept_tab_is_like_one_in_a_new_tab(pool, name):
+    task, other = TASKS[f'miniwob/{name}'], TASKS[OTHER]
+    async with pool.session() as kept, pool.session() as fresh:
+        for spec, before in zip(suite(task.name, n=3), suite(OTHER, n=3)):
+            await course(kept, other, before)
+            tab, fresh.home = kept.page.id, None   # so that the other one's page has a new tab
+            (a, *rest_a), (b, *rest_b) = await course(fresh, task, spec), await course(kept, task, spec)
+            assert rest_a == rest_b and len(a) == len(b) and (kept.page.id == tab or name == 'enter-date')
+            assert all(map(np.array_equal, a, b)), f'{spec.id} shows something of the episode before'
+            assert await kept.evaluate('[history.length, window.name, {...localStorage}]') == [1, '', {}]

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['CALLED', 'FACTS', 'REWIND', 'open_page', 'run_script', 'evaluate_script', 'capture', 'look', 'observation',
-           'may_rewind', 'rewind', 'within_limit', 'EpisodeContext', 'draw_and_advance', 'step', 'BrowserSession']
+           'may_rewind', 'rewind', 'may_keep_tab', 'load_in_tab', 'within_limit', 'EpisodeContext', 'draw_and_advance',
+           'step', 'BrowserSession']
 
 # %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #821abf64
 import asyncio, itertools, json
@@ -18,6 +19,7 @@ from ...core.actions import validate
 from ...core.types import Action, EventKind, Observation, StopReason, Tab
 from . import dialogs
 from .actions import BROWSER_SPACE, perform
+from .addresses import Addresses
 from .answers import RESET_TIMEOUT, GuardedContext, PageFailure, repair, retry, short
 from .context import BrowserConfig
 from ..base import ActionError, EnvironmentFailure
@@ -122,6 +124,19 @@ async def rewind(context: 'EpisodeContext') -> None:
         away, context.clock.rewind(page.cdp), page.cdp.send('Runtime.evaluate', dict(expression=REWIND)), page=page)
     context.events, page.drawn = EventLog(), -1
 
+# %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #b1a4k002
+def may_keep_tab(context: 'EpisodeContext', url: str) -> bool:
+    "True if the tab of a local page with `same_tab`, which `may_rewind`, can load the local page `url`."
+    home = context.home[0] if context.same_tab and context.home else ''
+    return url.startswith('file:') and home.startswith('file:') and may_rewind(context, home)
+
+async def load_in_tab(context: 'EpisodeContext', url: str) -> None:
+    "Rewind the open tab and load `url` in it, as the only entry of its history."
+    await rewind(context)
+    context.addresses = Addresses(context.config.allow, context.config.folders, context.config.proxied)
+    await context.goto(url)
+    await context.answers(context.page.cdp.send('Page.resetNavigationHistory'))
+
 # %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #ca3fcea7
 async def within_limit(
     browser: Chromium,
@@ -144,6 +159,7 @@ class EpisodeContext(GuardedContext):
         self.fresh = False       # True: nothing has happened since the last reset
         self.stale = False       # True: the page is still in the state that another episode left
         self.home = None         # URL and load count of the page that a task opened
+        self.same_tab = False    # True: that page leaves nothing behind when it unloads
 
     @property
     def spent(self) -> bool:
@@ -177,11 +193,14 @@ class EpisodeContext(GuardedContext):
     async def start(self,
         url: str,             # page of the task, as for `goto`
         again: bool = False,  # the caller sets all page state itself, so an open page need not be loaded
+        same_tab: bool = False,   # the page leaves nothing behind when it unloads, so its tab can load the next one
     ) -> None:
-        "Start an episode at `url`: reset and load, or with `again` rewind the open page if possible."
+        "Start an episode at `url`: reset and load; where possible, rewind the open page or load in its tab instead."
         if again and may_rewind(self, url): return await rewind(self)
+        if same_tab and may_keep_tab(self, url): return await load_in_tab(self, url)
         await self.reset()
         await self.goto(url)
+        self.same_tab = same_tab
 
 # %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #0f4d0380
 async def draw_and_advance(context: GuardedContext, page: Page, ms: float) -> None:
