@@ -55,15 +55,16 @@ def diagnose_policy(options: DiagnoseOptions):
     from uitars_nb.evaluation.evaluate import read_episodes
     from uitars_nb.evaluation.policies import script
     o, played = options, {}
-    if script(o.policy): raise ValueError(f'{o.policy} is a script, which does not learn: give a checkpoint or a server')
+    if script(o.policy): raise ValueError(f'{o.policy} is a script, which does not learn: give a checkpoint')
     out = o.out or Path('runs/diagnose') / f'{o.policy}-{o.suite}'.strip('./').replace('/', '-')
     for name, recipe in recipes_of(o).items():
         print(f'{name}: {play_recipe(recipe, out / name, o.browsers, o.sessions)}')
         played[name] = read_episodes(out / name)
     table = diagnose(**played)
     print(text_table([['task', 'greedy', 'sample', f'pass@{table.k.iloc[0]}', 'mixed', 'steps', 'verdict'],
-                      *([k, *(f'{v:.2f}' for v in (r.greedy, r['sample'], r.best, r.mixed)), f'{r.steps:.1f}', r.verdict]
-                        for k, r in table.iterrows())]))
-    print(f'RL has room on {(table.verdict == "go").sum()} of {len(table)} tasks, judged by {o.instances} instances each')
+                      *([name, *(f'{row[k]:.2f}' for k in ('greedy', 'sample', 'best', 'mixed')), f'{row.steps:.1f}',
+                         row.verdict] for name, row in table.iterrows())]))
+    go = int((table.verdict == 'go').sum())
+    print(f'RL has room on {go} of {len(table)} tasks, judged by {o.instances} instances each')
 
 COMMANDS['diagnose'] = diagnose_policy

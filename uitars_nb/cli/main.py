@@ -22,8 +22,8 @@ from ..core.plugins import plugin_location
 COMMANDS: dict[str, Callable] = {}   # name -> function of the options that returns the exit status, or None for 0
 
 # in which --help lists them
-ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'compare', 'diagnose', 'bench', 'baseline', 'probe', 'figures', 'pages',
-         'read', 'train', 'reinforce', 'flywheel', 'annotate',
+ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'compare', 'diagnose', 'bench', 'baseline', 'probe', 'figures',
+         'pages', 'read', 'train', 'reinforce', 'flywheel', 'annotate',
          'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp',
          'games', 'play')
 
@@ -82,7 +82,7 @@ def missing_module(
 
 # %% ../../nbs/90_cli/00_main.ipynb #5d3a175c
 LEARNING = 'run', 'read', 'train', 'reinforce', 'flywheel'   # commands that need an allocator for training
-RESUMABLE = *LEARNING, 'eval', 'diagnose', 'baseline', 'pages', 'merge', 'annotate'   # commands that continue when given again
+RESUMABLE = *LEARNING, 'eval', 'diagnose', 'baseline', 'pages', 'merge', 'annotate'   # that continue when given again
 
 def complain(
     message: str,
