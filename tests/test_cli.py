@@ -151,7 +151,6 @@ def test_sandbox_complains_before_it_starts_anything():
     assert '--oracle acts by itself' in complaint('sandbox', 'miniwob/click-test', '--oracle', '--act', 'wait()')
 
 
-@pytest.mark.timeout(400)
 def test_a_diagnosis_says_where_there_is_room(tmp_path):
     words = ['diagnose', 'pix2act59', '--suite', 'miniwob/click-test,miniwob/hot-cold', '--instances', 1, '--samples', 2, '--max_steps', 2, '--out', tmp_path/'room']
     status, out, _ = cli(*words)
@@ -162,6 +161,7 @@ def test_a_diagnosis_says_where_there_is_room(tmp_path):
     assert 'all of it was there already' in cli(*words)[1]
 
 
+@pytest.mark.timeout(400)
 def test_a_baseline_plays_reports_and_resumes(tmp_path):
     "At its smallest: one task, one episode each; a second call plays nothing and leaves the same report."
     words = ['baseline', '--suite', 'miniwob/click-test', '--episodes', 1, '--out', tmp_path/'run', '--report', tmp_path/'report', '--browsers', 1]

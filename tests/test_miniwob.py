@@ -235,3 +235,11 @@ async def test_a_page_in_a_kept_tab_is_like_one_in_a_new_tab(pool, name):
             assert rest_a == rest_b and len(a) == len(b) and (kept.page.id == tab or name == 'enter-date')
             assert all(map(np.array_equal, a, b)), f'{spec.id} shows something of the episode before'
             assert await kept.evaluate('[history.length, window.name, {...localStorage}]') == [1, '', {}]
+
+
+async def test_only_flight_pages_write_to_a_storage():
+    "The others promise `same_tab`; their libraries lie elsewhere."
+    writes = re.compile('localStorage|sessionStorage|indexedDB|unload|pagehide|visibilitychange')
+    pages = lambda folder: [o.name for o in (HTML / folder).rglob('*') if o.suffix in ('.html', '.js') and writes.search(o.read_text(errors='replace'))]
+    assert not pages('miniwob') and 'index.html' in pages('flight')
+    assert not [o.name for o in (HTML / 'core').glob('*.js') if writes.search(o.read_text(errors='replace'))]

@@ -90,9 +90,9 @@ def best_of_n(
     scores, outcomes = np.asarray(scores, float), np.asarray(outcomes, float)
     if not 0 < n <= len(scores): raise ValueError(f'the best of {n} needs at least {n} samples, not {len(scores)}')
     order = np.argsort(-scores, kind='stable')
-    alike = np.array([outcomes[scores == s].mean() for s in scores[order]])
+    tied = np.array([outcomes[scores == s].mean() for s in scores[order]])
     chosen = [comb(len(scores) - 1 - i, n - 1) / comb(len(scores), n) for i in range(len(scores))]
-    return float(alike @ chosen)
+    return float(tied @ chosen)
 
 # %% ../../nbs/80_evaluation/00_statistics.ipynb #857cdca4
 class Comparison(NamedTuple):

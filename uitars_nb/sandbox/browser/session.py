@@ -135,6 +135,7 @@ async def load_in_tab(context: 'EpisodeContext', url: str) -> None:
     await rewind(context)
     context.addresses = Addresses(context.config.allow, context.config.folders, context.config.proxied)
     await context.goto(url)
+    context.same_tab = True
     await context.answers(context.page.cdp.send('Page.resetNavigationHistory'))
 
 # %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #ca3fcea7
@@ -186,7 +187,7 @@ class EpisodeContext(GuardedContext):
         await self.reset_if_stale()
         self.addresses.open_folder(url)
         if host := self.addresses.unknown_host(url): await self.renew({*self.addresses.hosts, host})
-        self.fresh = self.driven = False
+        self.fresh = self.driven = self.same_tab = False
         await open_page(self, url)
         self.home = url, self.page.loads
 

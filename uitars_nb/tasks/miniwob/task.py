@@ -133,7 +133,8 @@ class MiniWoB:
 
     async def setup(self, session, spec: TaskSpec) -> TaskSpec:
         "Open the page and start the problem of `spec.seed`. Returns the spec with instruction and fields."
-        await session.start(page_url(self.page), again=self.page in AGAIN, same_tab=True)
+        clean = not self.page.startswith('flight.')   # those pages keep a storage
+        await session.start(page_url(self.page), again=self.page in AGAIN, same_tab=clean)
         start = dict(seed=spec.seed, mode=spec.params.get('mode', 'train'), forever=FOREVER)
         said = await session.evaluate(START, start)
         fields = said.get('fields') or dict(FIELD_EXTRACTORS.get(self.page, lambda _: {})(said['utterance']))
