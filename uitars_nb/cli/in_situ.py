@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REVIEWS', 'RecordOptions', 'record_until_signal', 'record', 'all_recorded', 'recorded_lines', 'RecordingsOptions',
-           'recordings', 'route_recordings', 'routed_before', 'ReviewOptions', 'review']
+           'recordings', 'transcribe_voices', 'route_recordings', 'routed_before', 'ReviewOptions', 'review']
 
 # %% ../../nbs/90_cli/28_in_situ.ipynb #cb65e4a7
 import asyncio
@@ -98,6 +98,7 @@ class RecordingsOptions:
     into: Path | None = None                 # a flywheel's data, to which they are routed
     cycle: int = 0                           # cycle of the flywheel
     needed: int = 2                          # reviewers that let a recording pass
+    transcribe: str = ''                     # Whisper model for voices without a transcript: tiny.en, or a folder
 
     def __post_init__(self): check_numbers(self, positive='needed', weights='cycle')
 
@@ -106,6 +107,7 @@ def recordings(options: RecordingsOptions):
     from uitars_nb.core.store import Store
     from uitars_nb.flywheel.annotation.reviews import read_reviews, reviewed, review_outcome
     directory, into = options.directory, options.into
+    if options.transcribe: print(*transcribe_voices(directory, options.transcribe), sep='\n')
     trajs, broken = all_recorded(directory)
     judged = reviewed(trajs, read_reviews(directory/REVIEWS), options.needed)
     rejected = {o.id for o in trajs if review_outcome(o, judged.reviews, options.needed) is False}
@@ -115,6 +117,22 @@ def recordings(options: RecordingsOptions):
     if into: print(*route_recordings(store, judged, into, options.cycle, rejected), sep='\n')
 
 COMMANDS['recordings'] = recordings
+
+def transcribe_voices(
+    directory: Path,   # of recordings
+    model: str,        # as `flywheel.annotation.speech.speech_model` takes it
+) -> list[str]:
+    "Write `words.json` beside each voice that has no transcript; a line for each."
+    from uitars_nb.flywheel.annotation.in_situ import WORDS
+    from uitars_nb.flywheel.annotation.speech import Transcriber, write_transcript
+    voices = [o for o in sorted(directory.glob('*/voice.wav')) if not any((o.parent/name).exists() for name in WORDS)]
+    if not voices: return ['no voice without a transcript']
+    hear, lines = Transcriber(model), []
+    for voice in voices:
+        said = hear(voice)
+        if said: write_transcript(voice.parent/'words.json', said)
+        lines.append(f'{voice.parent.name}: {len(said)} passages' if said else f'{voice.parent.name}: nobody speaks')
+    return lines
 
 # %% ../../nbs/90_cli/28_in_situ.ipynb #a4956d07
 def route_recordings(

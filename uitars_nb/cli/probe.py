@@ -30,7 +30,7 @@ class ProbeOptions:
     probes: int = 200                    # probes of each kind
     split: Literal['validation', 'test'] = 'test'   # seeds of the pages
     arithmetic: bool = False             # sums, comparisons and orders instead, in text alone
-    dtype: str = 'float32'               # weights: float32, bfloat16 or auto, as stored
+    dtype: str = 'float32'               # weights: float32, bfloat16, int8, w4a8 or auto, as stored
     out: Path | None = None              # a CSV file for the table
 
     def __post_init__(self): check_numbers(self, positive='probes')

@@ -24,6 +24,7 @@ from .checkpoints import (
     add_adapter, has_adapter, blank_model, load_model, load_processor, save_processor, replace_checkpoint)
 from .dialects import Dialect, get_dialect
 from .precision import usable
+from .quantization import SCHEMES, quantize, quantized_layers
 from .rendering import Example, Prompt
 from .resolve import FACTS, Checkpoint, fingerprint, load_config
 
@@ -244,13 +245,18 @@ class Policy(PolicyModel):
     @classmethod
     def to_play(cls,
         name: str | Path | Checkpoint,
-        dtype: str = 'auto',   # of the weights; 'auto': the stored dtype, or fp32 on a CPU that emulates it
+        dtype: str = 'auto',   # of the weights; 'auto': the stored dtype, or fp32 on a CPU that emulates it;
+                               # 'int8' or 'w4a8': quantised linear layers (`model.quantization`), the rest as 'auto'
         device: int = 0,       # index of the GPU, modulo the number of GPUs
         dialect: str | None = None,   # as in `from_pretrained`
     ) -> 'Policy':
         """Load a policy for inference: on one GPU, on all GPUs if one is too small, on the CPU if there is none.
         Raises the errors of `from_pretrained`."""
         found = Checkpoint.of(name)
+        if dtype in SCHEMES:
+            policy = cast_for_cpu(cls.from_pretrained(found, dialect=dialect), 'auto')
+            quantize(policy.model, dtype)
+            return policy
         devices = inference_devices(found, dtype, device)
         policy = cls.from_pretrained(found, dialect=dialect, dtype=dtype, device_map=devices)
         return policy if devices else cast_for_cpu(policy, dtype)
@@ -261,7 +267,8 @@ class Policy(PolicyModel):
         state: dict[str, torch.Tensor] | None = None,   # all weights, if the model is sharded (FSDP)
     ):
         """Write a checkpoint for `from_pretrained`; of a model with an adapter, only the adapter.
-        Raises `FileExistsError` if the folder holds anything but a checkpoint."""
+        Raises `FileExistsError` if the folder holds anything but a checkpoint, `ValueError` if the model is quantised."""
+        if quantized_layers(self.model): raise ValueError('a quantised policy cannot be saved; keep its checkpoint')
         with replace_checkpoint(folder) as part:
             self.model.save_pretrained(part, max_shard_size=max_shard_size, state_dict=state)
             if not has_adapter(self.model): save_processor(self.processor, part)

@@ -110,7 +110,7 @@ class BenchConfig:
     top_p: float = 1.           # nucleus of the sampling, 0 to 1
     max_tokens: int = REPLY     # tokens of a reply, at most
     seed: int = 0               # of sampling
-    dtype: str = 'auto'         # weights: float32, bfloat16 or auto
+    dtype: str = 'auto'         # weights: float32, bfloat16, int8, w4a8 or auto
     dialect: str = ''           # ui-tars-2, ui-tars-1.5 or ui-tars-1; empty: as the server or the training has it
     context: int = 0            # tokens of prompt and reply; 0: as the server or the training has it
     judge: WebJudgeOptions = field(default_factory=WebJudgeOptions)

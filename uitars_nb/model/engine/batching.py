@@ -21,6 +21,7 @@ from .cache import ByteLRU, SlotCache
 from ..checkpoints import has_adapter
 from .images import ImageCache
 from .passes import GenerationRequest, ForwardPasses, is_out_of_memory
+from ..quantization import blank_weights, load_packed
 from .sampling import draw
 
 # %% ../../../nbs/30_model/50_engine/20_batching.ipynb #ddc5a3ba
@@ -44,12 +45,14 @@ def load_weights(
     state: dict[str, torch.Tensor],   # as `state_dict` returns it; of a model with an adapter, any part
 ):
     "Copy weights into a model. Raises `ValueError` if names or shapes differ; the model is then unchanged."
-    own = model.state_dict()
+    own = model.state_dict() | (packed := blank_weights(model))
     if away := [k for k, v in own.items() if v.is_meta]:
         raise ValueError(f'weights cannot be swapped in a model of which parts are offloaded: {_some(away)}')
     if wrong := state_mismatches(own, state, has_adapter(model)):
         raise ValueError(f'these weights are not of this model: {wrong}')
-    for k, v in state.items(): own[k].copy_(v)
+    for k, v in state.items():
+        if k not in packed: own[k].copy_(v)
+    load_packed(model, state)
 
 # %% ../../../nbs/30_model/50_engine/20_batching.ipynb #bb5a8546
 BLOCK = 16   # prefixes are hashed at multiples of this many tokens

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['HTML', 'BROWSER', 'REGISTERED', 'NAMES', 'FOREVER', 'START', 'VERDICT', 'Oracle', 'ORACLES', 'AGAIN', 'ROUNDING',
            'BOXES', 'FORM', 'COLOUR', 'GRADED', 'BUDGETS', 'MAX_STEPS', 'PIX2ACT', 'CHAINS', 'QUICK', 'DEMONSTRATED',
-           'UNDEMONSTRATED', 'page_url', 'oracle', 'load_oracles', 'MiniWoB']
+           'UNDEMONSTRATED', 'NOT_IN_BROWSERGYM', 'page_url', 'oracle', 'load_oracles', 'MiniWoB']
 
 # %% ../../../nbs/20_tasks/10_miniwob/00_task.ipynb #56ef6cba
 import functools, pkgutil
@@ -190,7 +190,12 @@ DEMONSTRATED = 'click-option click-checkboxes click-button-sequence enter-text c
 UNDEMONSTRATED = ('click-dialog click-link click-menu click-tab-2-easy click-test-2 click-widget identify-shape '
                   'unicode-test').split()
 
+# pages that BrowserGym does not register; it has the other 125
+NOT_IN_BROWSERGYM = ('button-delay chase-circle flight.AA flight.Alaska flight.Alaska-auto hover-shape moving-items '
+                     'simon-says').split()
+
 SUITES['miniwob/all'] = [f'miniwob/{name}' for name in NAMES]
+SUITES['miniwob/browsergym'] = [f'miniwob/{name}' for name in NAMES if name not in NOT_IN_BROWSERGYM]
 SUITES['miniwob/pix2act59'] = [f'miniwob/{name}' for name in PIX2ACT]
 SUITES['miniwob/chains'] = [f'miniwob/{name}' for name in CHAINS]
 SUITES['miniwob/quick'] = [f'miniwob/{name}' for name in QUICK]

@@ -1,0 +1,80 @@
+"""Quantised policies in the engine: new weights, checkpoints, errors."""
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+
+from uitars_nb.core.types import Action
+from uitars_nb.evaluation.recipe import DTYPES
+from uitars_nb.model.engine.batching import load_weights
+from uitars_nb.model.engine.engine import Engine
+from uitars_nb.model.engine.sampling import Sampling
+from uitars_nb.model.policy import Policy
+from uitars_nb.model.quantization import SCHEMES, quantize, quantized_layers
+from uitars_nb.model.rendering import Example
+from uitars_nb.pipelines.policies import first_policy
+
+SIZES = dict(hidden=128, layers=2, heads=2, inner=256, stem_channels=16, stem_blocks=1)
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+    "Two checkpoints of one layout."
+    home = tmp_path_factory.mktemp('policies')
+    for seed in (1, 2): first_policy('new', seed=seed, **SIZES).save(home/str(seed))
+    return [home/str(seed) for seed in (1, 2)]
+
+
+def messages(policy):
+    screen = np.random.default_rng(0).integers(0, 256, (210, 160, 3), np.uint8)
+    return [dict(role='system', content=[dict(type='text', text='Act.')]),
+            dict(role='user', content=[dict(type='text', text='Click "Ok".'), dict(type='image', image=screen)])]
+
+
+def logps(policy, name='click'):
+    "Of one written reply, by a plain pass."
+    reply = policy.encode(policy.dialect.write('There.', [Action(name, dict(point=(500, 500)))], size=(160, 210)))
+    batch = policy.collate([Example(policy.render(messages(policy)), reply)])
+    with torch.inference_mode(): return policy.logps(batch)[batch['own']]
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_a_quantised_policy_is_near_its_checkpoint(folders, scheme):
+    exact, near = Policy.to_play(folders[0], dtype='float32'), Policy.to_play(folders[0], dtype=scheme)
+    assert len(quantized_layers(near.model)) == 15   # seven in each of two layers, one in the vision encoder
+    change = (logps(near) - logps(exact)).abs().mean()
+    assert 0 < change < .2
+
+
+def test_new_weights_in_the_engine(folders):
+    "After a load, the quantised engine samples as one that was loaded from the other checkpoint."
+    first, second = (Policy.to_play(o, dtype='int8') for o in folders)
+    new = Policy.to_play(folders[1], dtype='float32').model.state_dict()
+
+    async def replies(policy, state=None):
+        async with Engine(policy) as engine:
+            if state is not None: await engine.load(state, 1)
+            c = await engine.complete(messages(policy), Sampling(max_tokens=12, temperature=1., seed=5))
+            return c.ids, np.array(c.logps)
+
+    (ids, a), (other, b) = asyncio.run(replies(first, new)), asyncio.run(replies(second))
+    assert np.array_equal(ids, other)
+    assert np.allclose(a, b, atol=.05)   # embeddings and norms: fp32 here, bf16 from the checkpoint
+
+
+def test_weights_that_do_not_fit_change_nothing(folders):
+    policy = Policy.to_play(folders[0], dtype='int8')
+    before, state = logps(policy), Policy.to_play(folders[1], dtype='float32').model.state_dict()
+    name = next(k for k in state if k.endswith('q_proj.weight'))
+    for wrong in ({k: v for k, v in state.items() if k != name}, state | {name: state[name][:-1]}, state | dict(more=torch.zeros(2))):
+        with pytest.raises(ValueError, match='not of this model'): load_weights(policy.model, wrong)
+        assert torch.equal(logps(policy), before)
+
+
+def test_errors_say_what_to_do(folders, tmp_path):
+    policy = Policy.to_play(folders[0], dtype='int8')
+    with pytest.raises(ValueError, match='keep its checkpoint'): policy.save(tmp_path/'copy')
+    assert not (tmp_path/'copy').exists()
+    with pytest.raises(ValueError, match='no scheme'): quantize(policy.model, 'int3')
+    assert {*SCHEMES} < {*DTYPES}
