@@ -2,12 +2,14 @@
 
 With a clone of web-arena-x/webarena-infinity in UITARS_BENCH_INFINITY, the oracle plays tasks of it through the command.
 """
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import pytest
 
 from uitars_nb.agent.loop import Reply
 from uitars_nb.cli.main import main
-from uitars_nb.core.runs import read_json, write_json
+from uitars_nb.core.runs import read_json, read_jsonl, write_json
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.evaluation.benchmarks.browsecomp import encrypt
@@ -90,7 +92,7 @@ def test_the_rendered_grounding_set_is_played_resumed_and_compared(say, tmp_path
     answers = (tmp_path/'oracle/answers.jsonl').read_bytes()
     assert say('bench', 'grounding', '--grounding.n', 20, '--out', tmp_path/'oracle') == first
     assert (tmp_path/'oracle/answers.jsonl').read_bytes() == answers, 'nothing was asked again'
-    assert 'other parameters (policy' in say('bench', 'grounding', '--policy', 'random', '--out', tmp_path/'oracle', status=1)
+    assert 'other parameters (policy' in say('bench', 'grounding', '--grounding.n', 20, '--policy', 'random', '--out', tmp_path/'oracle', status=1)
     say('bench', 'grounding', '--policy', 'random', '--grounding.n', 20, '--out', tmp_path/'random')
     told = say('compare', tmp_path/'random', tmp_path/'oracle')
     summary = read_json(tmp_path/'random/summary.json')
@@ -138,7 +140,7 @@ def test_browsecomp_is_played_judged_and_a_broken_episode_played_again(say, tmp_
     told = say(*words)
     assert '2 episodes, 1 environment failures' in told and '50.0%' in told and '50.0% [9.5%, 90.5%] of 2 finished falsely' in told
     again = say(*words)
-    assert '3 episodes, 0 environment failures' in again and read_json(tmp_path/'run/runs/run_0.json')['retrieved_docids']
+    assert '3 episodes, 0 environment failures' in again and read_json(tmp_path/f'run/runs/run_{hashlib.sha256(facts[0][0].encode()).hexdigest()[:12]}.json')['retrieved_docids']
     table = pd.DataFrame(json.loads(o) for o in (tmp_path/'run/episodes.jsonl').read_text().splitlines())
     assert table.success.tolist() == [True, False, True] and table.stop.tolist() == ['finished'] * 3
 
@@ -180,6 +182,19 @@ def test_mind2web_submissions_and_verdicts(say, tmp_path, judge):
     assert '1 submissions' in say(*words) and (tmp_path/'out/submissions/a1/result.json').exists() and not (tmp_path/'out/submissions/b2').exists()
     told = say(*words, '--judge.url', judge, '--judge.model', 'rule')
     assert told.startswith('100.0%') and '1 episodes, 1 environment failures' in told and 'online-mind2web' in told
+
+
+def test_a_verdict_on_one_run_is_not_taken_for_another(say, tmp_path, judge):
+    "The same task, played otherwise, in the same directory: it is judged anew."
+    first, second = web_run(tmp_path/'first'), web_run(tmp_path/'second')
+    Store(second/'store').append(replace(next(o for o in Store(second/'store') if o.task.name.endswith('a1')), id='p/mind2web/c3:0/0.0', task=TaskSpec('mind2web/c3')))
+    for run in (first, second, second): say('bench', 'mind2web', '--data', run/'tasks.json', '--mind2web.run', run, '--out', tmp_path/'out', '--judge.url', judge, '--judge.model', 'rule')
+    rows = read_jsonl(tmp_path/'out/verdicts.jsonl')
+    assert [o['task_id'] for o in rows] == ['a1', 'c3']   # a1 is the same submission in both
+    other = tmp_path/'third'
+    Store(other/'store').append(replace(next(o for o in Store(first/'store') if o.task.name.endswith('a1')), steps=Store(first/'store')['p/mind2web/a1:0/0.0'].steps[1:]))
+    say('bench', 'mind2web', '--data', first/'tasks.json', '--mind2web.run', other, '--out', tmp_path/'out', '--judge.url', judge, '--judge.model', 'rule')
+    assert [o['task_id'] for o in read_jsonl(tmp_path/'out/verdicts.jsonl')] == ['a1', 'c3', 'a1']
 
 
 @pytest.mark.skipif(not Path(os.environ.get('UITARS_BENCH_WEBARENA_VERIFIED', '/none')).is_file(), reason='UITARS_BENCH_WEBARENA_VERIFIED names no program webarena-verified')

@@ -243,3 +243,16 @@ def test_every_file_of_options_fits(name):
     from uitars_nb.cli.config_file import options_of
     from uitars_nb.cli.run import RunOptions
     assert options_of(RunOptions, ['--config', f'{Path(__file__).parents[1]}/nbs/experiments/params/{name}.yaml'], 'uitars-nb run').out.name == name
+
+
+def test_a_list_in_a_file_of_options_leaves_the_positional_ones_alone(tmp_path):
+    from uitars_nb.cli.config_file import options_of
+    from uitars_nb.cli.train import TrainOptions
+    (tmp_path/'o.yaml').write_text('steps: 5\ndemonstrations: [runs/a, runs/b]\n')
+    o = options_of(TrainOptions, ['runs/sft', '--config', str(tmp_path/'o.yaml'), '--seed', '3'], 'uitars-nb train')
+    assert (str(o.out), len(o.job.sources.demonstrations), o.job.sft.steps, o.job.sft.seed) == ('runs/sft', 2, 5, 3)
+
+
+def test_a_reward_that_there_is_not_is_refused_before_anything_is_played(tmp_path):
+    from uitars_nb.pipelines.main_job import MainJob, resolve_job
+    with pytest.raises(ValueError, match='no reward'): resolve_job(MainJob(reward='verifer'))

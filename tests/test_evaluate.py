@@ -5,13 +5,14 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from uitars_nb.agent.loop import EpisodeLimits
 from uitars_nb.cli.main import explain
 from uitars_nb.pipelines.sft import split_by_task
 from uitars_nb.core.runs import read_json, write_json
-from uitars_nb.core.types import Action, Observation, StopReason
+from uitars_nb.core.types import Action, Observation, StopReason, TaskSpec
 from uitars_nb.evaluation.evaluate import Recipe, by_task, compare_results, evaluate, read_result
 from uitars_nb.evaluation.statistics import pass_at_k
 from uitars_nb.sandbox.base import EnvironmentFailure
@@ -104,7 +105,26 @@ async def test_what_an_outage_broke_is_played_when_it_is_over(parity, tmp_path):
 async def test_a_result_that_was_cut_short_is_not_compared_with(parity, tmp_path):
     for name in 'ab': await play(RECIPE, tmp_path/name)
     (tmp_path/'a'/'summary.json').unlink()
-    with pytest.raises(ValueError, match='not played to its end'): compare_results(tmp_path/'a', tmp_path/'b')
+    for pair in ('ab', 'ba'):
+        with pytest.raises(ValueError, match='not played to its end'): compare_results(*(tmp_path/o for o in pair))
+
+
+async def test_samples_of_the_random_player_differ():
+    from uitars_nb.agent.loop import EPISODE, RandomAgent
+    spec, said = TaskSpec('tests/parity', seed=3, instruction='Do it.'), []
+    for id in ('', 'random/tests/parity:3/0.0', 'random/tests/parity:3/0.1', 'random/tests/parity:3/1.0', 'run/000007-2.0'):
+        EPISODE.set(id)
+        agent = RandomAgent(None, None, spec)
+        said.append([agent.point() for _ in range(3)])
+    assert said[0] == said[1] == said[2]   # the first sample, and its retries, as ever
+    assert said[1] != said[3] != said[4]
+
+
+async def test_samples_that_finish_falsely_count_once_an_instance():
+    from uitars_nb.evaluation.evaluate import claims
+    rows = [dict(task='t', seed=k, success=False, stop='finished', env_failure=False) for k in range(5) for _ in range(8)]
+    one, eight = (claims(pd.DataFrame(o)) for o in (rows[::8], rows))
+    assert eight['finished'] == 40 and eight['false_completes'] == one['false_completes']
 
 
 async def test_a_task_that_never_worked_is_not_scored(parity, tmp_path):

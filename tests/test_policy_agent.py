@@ -387,6 +387,12 @@ def test_what_a_small_vocabulary_spells_is_counted(nano):
     assert agent.count(chat) >= len(nano.render(chat).ids) > 150
 
 
+@pytest.mark.parametrize('reported, asked, used', [(512, 0, 512), (32768, 8192, 8192), (512, 8192, 512), (None, 600, 600)])
+def test_the_context_that_is_asked_for_is_used_unless_the_server_has_less(nano, reported, asked, used):
+    about = dict(dialect=nano.dialect.name, model_type='nano_vl') | (dict(max_model_len=reported) if reported else {})
+    assert PolicyAgent.served(Script(), about, Sampling(), context=asked).config.context == used
+
+
 def test_two_threads_may_render_at_once(qwen):
     "An engine renders on its own thread while memory counts on the loop's."
     messages = [dict(role='user', content=[dict(type='text', text='a <|im_end|> b ' * 200)])]

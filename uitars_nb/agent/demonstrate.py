@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .loop import OracleAgent, Reply
+from .loop import OracleAgent, Reply, sample_seed
 from ..core.coordinates import to_pixel
 from ..core.types import Action, Observation, Step
 from ..tasks.miniwob.think_aloud import think_aloud
@@ -111,10 +111,11 @@ class Demonstrator(OracleAgent):
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #a0d3f13d
 class SuboptimalExpert(Demonstrator):
-    "Errs at a given rate; the random numbers are seeded by the instance."
+    "Errs at a given rate; the random numbers are seeded by the instance and the sample."
     def __init__(self, session, task, spec, rate: float = .5):
         super().__init__(session, task, spec)
-        self.rate, self.rng = rate, np.random.default_rng((spec.seed, zlib.crc32(spec.name.encode())))
+        seed = np.atleast_1d(sample_seed(spec))
+        self.rate, self.rng = rate, np.random.default_rng((seed[0], zlib.crc32(spec.name.encode()), *seed[1:]))
 
     def errs(self) -> bool:
         "Return whether it errs this time."

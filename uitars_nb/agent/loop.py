@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['MakeAgent', 'ENDINGS', 'EPISODE', 'Reply', 'Agent', 'EpisodeLimits', 'run_length', 'repeated', 'exhausted_budget',
            'as_environment_failure', 'perform', 'refusal', 'check_kind', 'ask_verifier', 'Episode', 'run_episode',
-           'OracleAgent', 'RandomAgent']
+           'OracleAgent', 'sample_seed', 'RandomAgent']
 
 # %% ../../nbs/40_agent/00_loop.ipynb #a9f28e54
-import asyncio, contextlib, time
+import asyncio, contextlib, re, time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -279,10 +279,18 @@ class OracleAgent:
         return Reply(actions=(await anext(self.actions, Action('finished')),))
 
 # %% ../../nbs/40_agent/00_loop.ipynb #229d4d8d
+def sample_seed(
+    spec: TaskSpec,
+) -> int | tuple[int, int]:
+    "Seed of a random script: the instance's; of further samples of an instance, with the sample's number."
+    found = re.search(r'[/-](\d+)\.\d+$', EPISODE.get())   # ids end in SAMPLE.ATTEMPT
+    k = int(found[1]) if found else 0
+    return (spec.seed, k) if k else spec.seed
+
 class RandomAgent:
     "Acts at random: mostly clicks, sometimes a drag, a scroll or a word of the instruction."
     def __init__(self, session: Session, task: Task, spec: TaskSpec):
-        self.rng, self.words = np.random.default_rng(spec.seed), spec.instruction.split() or ['a']
+        self.rng, self.words = np.random.default_rng(sample_seed(spec)), spec.instruction.split() or ['a']
 
     def point(self) -> tuple[int, int]:
         "Return a uniform random point of the 0-1000 grid."

@@ -182,12 +182,14 @@ class PolicyAgent:
         about: Mapping,      # facts from the server: `dialect`, `model_type`, `max_model_len`; each may be missing
         sampling: Any,
         dialect: str = '',   # as for `served_dialect`
-        context: int = 0,    # context length, used if the server does not report it
+        context: int = 0,    # context length, capped at the one that the server reports; 0: that one
     ) -> 'PolicyAgent':
         "Return agents of a served model and set the engine's dialect. Raises `ValueError` if the dialect is unknown."
         engine.dialect = served_dialect(about, dialect)   # sets the size of sent screenshots
         kind = about.get('model_type', '')
-        config = memory_config(kind, about.get('max_model_len') or context)
+        takes = about.get('max_model_len') or context
+        config = memory_config(kind, takes)
+        if context: config = replace(config, context=min(context, takes))
         return cls(engine, engine.dialect, sampling, config, token_estimate(kind))
 
     def __call__(self, session, task, spec: TaskSpec) -> 'ReAct':

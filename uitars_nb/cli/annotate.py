@@ -82,7 +82,7 @@ async def annotate_episodes(
 ) -> None:
     "Play the rest of a session, every turn decided at the desk."
     from uitars_nb.agent.rollout import Rollout, play
-    from uitars_nb.core.runs import Run
+    from uitars_nb.core.runs import Run, locked
     from uitars_nb.core.store import Store
     from uitars_nb.core.types import StopReason
     from uitars_nb.evaluation.policies import fingerprint_of
@@ -96,7 +96,7 @@ async def annotate_episodes(
         run, store = Run(out, asdict(plan) | dict(weights=weights), screens_of(names)), Store(out/'store')
         kept = dict(zip((index := store.index()).id, map(StopReason, index.stop)))
         rollout = Rollout(pool, specs, Annotating(desk, players), f'annotated/{plan.policy}', LIMITS, kept=kept)
-        with store.writer(seconds=0) as writer:
+        with locked(out, wait=False), store.writer(seconds=0) as writer:
             await play(rollout, lambda traj: (writer.append(traj), desk.end(traj)), progress=False)
     summarise(run, store)
 

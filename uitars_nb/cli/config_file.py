@@ -90,7 +90,9 @@ def options_of(
     if path is None: return parse_options(options, words, prog)
     try: written = [*option_words(read_options(path))]
     except ValueError as e: raise ValueError(str(e) if str(path) in str(e) else f'{path}: {e}') from e
-    try: return parse_options(options, [*written, *words], prog)
+    # words without a flag come first: a list in the file would take them for more of its values
+    first = next((i for i, o in enumerate(words) if o.startswith('-')), len(words))
+    try: return parse_options(options, [*words[:first], *written, *words[first:]], prog)
     except UsageError as e:
         if str(e) == _error(options, words, prog): raise
         raise UsageError(f'{path}: {e}') from e

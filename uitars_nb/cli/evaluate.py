@@ -106,19 +106,21 @@ def run_folder(
 def check_against(
     recipe: Recipe,
     against: Path,   # another run
+    size: tuple[int, int] | None = None,   # of the page, as `play_recipe` takes it
 ):
     "Raises `ValueError` or `FileNotFoundError` if the run cannot be compared with the recipe."
     from uitars_nb.evaluation.evaluate import check_paired, plan, step_budgets, tasks_mark
     from uitars_nb.tasks.session_pools import screens_of
     specs = plan(recipe)
-    played = dict(screens=screens_of({o.name for o in specs}), tasks=tasks_mark(specs), budgets=step_budgets(specs))
+    screens = screens_of({o.name for o in specs}) | (dict(size=list(size)) if size else {})
+    played = dict(screens=screens, tasks=tasks_mark(specs), budgets=step_budgets(specs))
     check_paired(against, asdict(recipe) | played)
 
 def evaluate_policy(options: EvalOptions):
     "Play the recipe and print the result."
     from uitars_nb.evaluation.evaluate import compare_results
     recipe, out, against = options.recipe, options.out or run_folder(options.recipe), options.against
-    if against: check_against(recipe, against)
+    if against: check_against(recipe, against, options.size)
     print(play_recipe(recipe, out, options.browsers, options.sessions, options.size))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))

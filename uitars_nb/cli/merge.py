@@ -95,11 +95,13 @@ def mixture_score(
 def search_mixture(options: MergeOptions) -> tuple[float, ...]:
     """Weights of the best mixture; prints all that were tried. Raises `ValueError` if the directory beside `out` holds
     another search."""
+    from uitars_nb.evaluation.evaluate import plan
     from uitars_nb.evaluation.recipe import Recipe
     from uitars_nb.model.checkpoints import fingerprint
     from uitars_nb.train.merging import search_weights
     folder, policies = options.out.with_name(f'{options.out.name}-search'), [*options.policies]
     recipe = Recipe(options.search, 'oracle', 'validation', options.episodes, max_tokens=options.max_tokens)
+    plan(recipe)   # an unknown task is an error before anything is written
     Run(folder, asdict(recipe) | dict(policies=policies, weights=[fingerprint(o) for o in policies]))
     score = lambda o: mixture_score(recipe, options, o, folder/'-'.join(f'{x:g}' for x in o))
     found = search_weights(score, len(policies), options.tries)

@@ -82,11 +82,12 @@ def _instances(played, column):
 def claims(
     index: pd.DataFrame,  # a row per episode
 ) -> dict:
-    """Number of episodes ended by `finished`, share of them that failed, with Wilson's interval (None without any);
-    number of episodes ended by `infeasible`, and how many of them rightly."""
+    """Number of episodes ended by `finished`, share of them that failed, with Wilson's interval (None without any) in
+    which the samples of an instance count as one; number of episodes ended by `infeasible`, and of those rightly."""
     played = index[~index.env_failure]
     done, refused = (played[played.stop == o.value] for o in (StopReason.FINISHED, StopReason.INFEASIBLE))
-    false = success_rate(int((~done.success.astype(bool)).sum()), len(done))._asdict() if len(done) else None
+    by_instance = (~done.success.astype(bool)).groupby([done.task, done.seed]).mean()
+    false = success_rate(by_instance.sum(), len(by_instance))._asdict() if len(done) else None
     return dict(finished=len(done), false_completes=false, infeasible=len(refused),
                 infeasible_right=int(refused.success.sum()))
 
@@ -269,8 +270,9 @@ def compare_results(
     b: str | Path,  # run directory of policy b
 ) -> Comparison:
     "Paired comparison of run `b` with run `a`. Raises `ValueError` if `check_paired` does."
-    a_index, (two, b_index) = read_result(a)[1], read_result(b)
+    (one, a_index), (two, b_index) = read_result(a), read_result(b)
     check_paired(a, two['parameters'])
+    check_paired(b, one['parameters'])   # it may be the unfinished one
     return compare(*pair_scores(a_index, b_index))
 
 def pair_scores(

@@ -6,6 +6,8 @@
 __all__ = ['SCHEMES', 'GROUP', 'round_weights', 'QuantizedLinear', 'quantized_layers', 'quantize', 'blank_weights', 'load_packed']
 
 # %% ../../nbs/30_model/38_quantization.ipynb #qz000003
+import warnings
+
 import torch
 from torch import nn
 
@@ -44,7 +46,9 @@ class QuantizedLinear(nn.Module):
         "Quantise other weights into the layer."
         weight = weight.float() if self.bits == 8 else round_weights(weight, self.bits)
         scale = (weight.abs().amax(1) / 127).clamp_min(1e-12).double()
-        codes = torch.quantize_per_channel(weight, scale, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
+        with warnings.catch_warnings(action='ignore'):   # torch will drop these tensors; 2.13 has no other fast kernel
+            codes = torch.quantize_per_channel(weight, scale, torch.zeros(len(weight), dtype=torch.long), 0,
+                                               torch.qint8)
         self.packed = torch.ops.quantized.linear_prepack(codes, None if bias is None else bias.float())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

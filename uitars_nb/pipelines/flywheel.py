@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WHEEL_SFT', 'WHEEL_RL', 'FREE', 'FlywheelJob', 'recipe_of', 'resolve_flywheel', 'has_begun', 'collect_cycle',
-           'route_and_log', 'pools_until', 'train_stage', 'run_cycle', 'measure', 'run_flywheel']
+           'route_and_log', 'pools_until', 'train_stage', 'run_cycle', 'test_recipe', 'measure', 'run_flywheel']
 
 # %% ../../nbs/85_pipelines/50_flywheel.ipynb #1a843f21
 from collections.abc import Sequence
@@ -72,6 +72,7 @@ def resolve_flywheel(
     if not sft.steps: raise ValueError('sft.steps is 0, and has to be above 0: a cycle imitates what passed')
     check_rl(rl)
     plan(recipe_of(wheel, wheel.start, 1))
+    test_recipe(wheel, wheel.start)
     named_reward(wheel.reward)
     for o in stores: stored_of_split(Store(episodes_in(o)).index())
     return replace(wheel, sft=sft, rl=rl)
@@ -166,6 +167,15 @@ def run_cycle(
 # %% ../../nbs/85_pipelines/50_flywheel.ipynb #8157e908
 FREE = 'cycles', 'browsers', 'sessions'   # fields that may change when a run is resumed
 
+def test_recipe(
+    wheel: FlywheelJob,
+    policy: str | Path,
+):
+    "The evaluation on test instances. Raises the errors of `Recipe`."
+    from uitars_nb.evaluation.recipe import Recipe
+    return Recipe(wheel.suite, str(policy), 'test', wheel.evaluation.episodes, max_tokens=wheel.max_tokens,
+                  max_steps=wheel.max_steps, dtype=wheel.evaluation.dtype)
+
 def measure(
     wheel: FlywheelJob,
     out: Path,      # the run's directory
@@ -173,9 +183,7 @@ def measure(
     policy: Path,
 ):
     "Play the test episodes and print the result."
-    from uitars_nb.evaluation.evaluate import Recipe
-    recipe = Recipe(wheel.suite, str(policy), 'test', wheel.evaluation.episodes, max_tokens=wheel.max_tokens,
-                    max_steps=wheel.max_steps, dtype=wheel.evaluation.dtype)
+    recipe = test_recipe(wheel, policy)
     with time_stage(name, out): print(name, play_recipe(recipe, out / name, wheel.browsers, wheel.sessions), flush=True)
 
 def run_flywheel(

@@ -45,10 +45,10 @@ class MainJob(PlayOptions):
     demonstrator: str = 'demonstrator'   # the scripted expert; premature-finish:RATE and skip-first-action:RATE err
     demonstrated: str = ''           # tasks to demonstrate; empty: six of miniwob/main, all of another suite
     demonstrations: int = 10         # of each of these tasks; 0: RL begins from the start as it is
-    demonstrations_hard: int = 0     # of those that are hard (success <= .7); needs validation_episodes
-    expert_takeovers: int = 0        # episodes of each hard task that the start begins and the expert ends (DAgger)
+    demonstrations_hard: int = 0     # of each hard task (success <= .7) instead; needs validation_episodes
+    expert_takeovers: int = 0        # episodes of each task that the start begins and the expert ends (DAgger)
     skip: int = 0                    # training instances of each task that an earlier stage has used
-    validation_episodes: int = 0     # of each task, played by the start; tasks that fail get more demonstrations
+    validation_episodes: int = 0     # of each task, played by the start; SFT draws more of tasks that fail
     arithmetic: int = 0              # text-only examples of arithmetic for SFT
     seed: int | None = None          # of SFT and RL, above 0, in place of --sft.seed and --rl.seed
     reward: str = 'verifier'         # of RL: verifier, scored, random, outcome:DIR or MODULE:NAME
@@ -76,6 +76,9 @@ def resolve_job(
         raise ValueError('no step is made and nothing is replayed, so nothing would learn from the demonstrations: '
                          'give --sft.steps, --replay or --demonstrations 0')
     check_rl(job.rl)
+    if job.rl.updates:
+        from uitars_nb.flywheel.reward_names import named_reward
+        named_reward(job.reward)
     return job
 
 # %% ../../nbs/85_pipelines/40_main_job.ipynb #7fcc3096

@@ -21,7 +21,7 @@ from .experience import group_key, response_steps
 @runtime_checkable
 class TrajectorySource(Protocol):
     "An iterable of attempts' trajectories with a curriculum, such as `agent.actor.Actor`."
-    stats: Mapping[str, float]               # counters; `drawn`: instances of any one task begun so far
+    stats: Mapping[str, float]               # counters; `drawn`: upper bound on the instances begun of each task
     chances: Mapping[str, Sequence[float]]   # the curriculum's state, by task
     open: Iterable                           # instances under way
     take_stock: Callable[[], int]            # set by the collector: instances that wait for the next update
@@ -156,7 +156,8 @@ def zero_variance(
     dropped.update(alike=len(group), alike_solved=sum(o.success for o in rewards))
     if dropped['alike'] <= most: return True
     raise NothingToLearn(f'of {dropped["alike"]} episodes, {dropped["alike_solved"]} of them successes, each earned '
-                         'the same as the other samples of its instance: take other tasks, or learn from all')
+                         'the same as the other samples of its instance: '
+                         'take other tasks, or switch dynamic_sampling off')
 
 # %% ../../nbs/70_train/23_groups.ipynb #24a0c002
 class GroupQueue:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 
-from ..core.runs import Run, check_numbers
+from ..core.runs import Run, check_numbers, locked_by_first
 from ..flywheel.perception.labels import (COLOURS, KINDS, MARKS, LabelledPage, cells_in, char_cells,
                                                   element_cells, load_pages)
 from ..flywheel.streams import BatchNumbers, loader
@@ -177,10 +177,11 @@ def pretrain_perception(
     if (path/'policy').exists(): return path/'policy'
     batches = Screens(map(load_pages, shards), c.batch, c.seed)
     module = PerceptionPretraining(policy.model.stem, config)
-    trainer = _fit(module, batches, path, callbacks, progress)
-    policy.model.eval()
-    policy.save(path/'policy')
-    made.summarise(step=trainer.global_step)
+    with locked_by_first(path):
+        trainer = _fit(module, batches, path, callbacks, progress)
+        policy.model.eval()
+        policy.save(path/'policy')
+        made.summarise(step=trainer.global_step)
     return path/'policy'
 
 def _fit(module, batches, path, callbacks, progress):

@@ -22,7 +22,7 @@ from ..agent.actor import Actor
 from ..agent.loop import EpisodeLimits
 from ..agent.playing import ActorConfig
 from ..core.plugins import plugin_fingerprint
-from ..core.runs import Run, defaults
+from ..core.runs import Run, defaults, locked_by_first
 from ..flywheel.rewards import RewardSource, TaskVerifier
 from ..flywheel.streams import Stream
 from ..model.checkpoints import has_adapter, fingerprint, learned_names
@@ -191,7 +191,7 @@ def _begin(path, policy, actor, hardware, reward, field, config, **more):
     parameters = {'policy': str(policy), 'weights': fingerprint(policy), 'actor': asdict(actor),
                   field: asdict(config), 'hardware': asdict(hardware), 'reward': _named(reward)}
     usual = {'actor': defaults(ActorConfig), field: defaults(type(config)), 'hardware': defaults(Hardware)}
-    return Run(path, parameters | more, usual=usual)
+    return Run(path, parameters | more, usual=usual, free=('actor.browsers', 'actor.pages', 'actor.threads'))
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #f34f6c1f
 def validation_actor(
@@ -223,6 +223,10 @@ def pretrain_value(
     path, actor = Path(path), replace(actor, policy=str(policy))
     made = _begin(path, policy, actor, hardware, reward, 'value', config)
     if (path/'critic').exists(): return path/'critic'
+    with locked_by_first(path): return _pretrain(policy, made, actor, config, hardware, reward, progress)
+
+def _pretrain(policy, made, actor, config, hardware, reward, progress):
+    path = made.path
     fixed = Policy.to_learn(policy)
     feed = RolloutFeed(path, validation_actor(actor), reward, length=config.batches, oldest=1 << 30)
     module = ValuePretraining(fixed, Critic.from_policy(fixed, config.shared, torch.float32), config)
@@ -300,7 +304,8 @@ def reinforce(
     path, objective = Path(path), config.objective
     actor = replace(actor, policy=str(policy), temperature=objective.temperature, top_p=objective.top_p)
     made = _begin(path, policy, actor, hardware, reward, 'ppo', config, critic=str(critic or ''), **_rehearsed(demos))
-    if not (path/'summary.json').exists():   # it is written last
+    with locked_by_first(path):   # a second process would write over the first one's checkpoints and batches
+        if (path/'summary.json').exists(): return path/'policy'   # it is written last
         feed, module, start = _prepare(policy, path, actor, config, critic, reward, demos)
         if start >= config.updates: _restore(module, path/'last.ckpt'); _save(module, path, made)
         else:

@@ -19,7 +19,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
-from ..core.runs import Run, defaults, read_json
+from ..core.runs import Run, defaults, locked_by_first, read_json
 from ..flywheel.examples import Source, check_split
 from ..flywheel.streams import Stream
 from ..model.allocation import padding_multiple, keep_memory
@@ -272,9 +272,10 @@ def fit(
     validates = bool(config.validate_every and validation is not None)
     trainer = make_trainer(config, path, precision, [*callbacks, *online], validates, progress)
     last, module = path/'last.ckpt', SFT(policy, config, feed.names)
-    with warnings.catch_warnings(action='ignore'), compile_layers(policy.model, wanted=config.compile):
-        trainer.fit(module, feed, ckpt_path=last if last.exists() else None)
-    return save_result(trainer, policy, made)
+    with locked_by_first(path):
+        with warnings.catch_warnings(action='ignore'), compile_layers(policy.model, wanted=config.compile):
+            trainer.fit(module, feed, ckpt_path=last if last.exists() else None)
+        return save_result(trainer, policy, made)
 
 def _open_run(policy, feed, path, config, weights):
     "The run in a directory, and the precision that was chosen at its start."

@@ -192,7 +192,7 @@ def run_suite(
     policy: str,                     # as `evaluation.policies.make_player` takes it
     tasks: Sequence[str] = (),       # templates such as 'MarkorCreateNote'; empty: all
     combinations: int = 1,           # instances of each task
-    seed: int = 30,                  # of the instances
+    instances_seed: int = 30,        # of the instances; AndroidWorld's own is 30
     console_port: int = 5554,        # of the emulator
     adb: str = '/usr/bin/adb',
     setup: bool = False,             # install the apps; once for each emulator
@@ -205,7 +205,8 @@ def run_suite(
     family = registry.TaskRegistry.ANDROID_WORLD_FAMILY
     env = env_launcher.load_and_setup_env(console_port, emulator_setup=setup, adb_path=adb)
     agent = android_world_agent()(env, policy, **options)
-    suite = suite_utils.create_suite(registry.TaskRegistry().get_registry(family), combinations, seed, tasks or None)
+    suite = suite_utils.create_suite(registry.TaskRegistry().get_registry(family), combinations, instances_seed,
+                                     tasks or None)
     suite.suite_family = family
     try: return read_episodes(suite_utils.run(suite, agent, return_full_episode_data=True), policy)
     finally: agent.player.close(); env.close()

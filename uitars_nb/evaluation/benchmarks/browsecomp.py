@@ -65,7 +65,8 @@ def read_questions(
     if missing := {'problem', 'answer', 'canary'} - {*rows}:
         raise ValueError(f'{path} lacks the column {min(missing)}')
     plain = [[decrypt(o[k], o.canary) for k in ('problem', 'answer')] for _, o in rows.iterrows()]
-    return [WebQuestion(str(i), *o) for i, o in enumerate(plain)]
+    # the file has no ids, and a row's number would name another question in another file
+    return [WebQuestion(hashlib.sha256(o[0].encode()).hexdigest()[:12], *o) for o in plain]
 
 # %% ../../../nbs/80_evaluation/30_benchmarks/30_browsecomp.ipynb #b1d3128f
 REPLY_FORMAT = '''Finish with these three lines:

@@ -6,7 +6,7 @@
 __all__ = ['VERBS', 'PAGES', 'SCHEMA', 'NAME', 'STEP_FIELDS', 'MOST', 'action_text', 'WebTask', 'read_web_tasks', 'performed',
            'submission', 'write_submission', 'problems', 'Submission', 'read_submission', 'WebJudgePrompts',
            'clone_prompts', 'parse_points', 'parse_score', 'parse_status', 'WebVerdict', 'webjudge',
-           'export_submissions', 'evaluate_mind2web', 'judged_index']
+           'export_submissions', 'submission_digest', 'evaluate_mind2web', 'judged_index']
 
 # %% ../../../nbs/80_evaluation/30_benchmarks/35_mind2web.ipynb #b6afbf8c
 import asyncio, hashlib, re
@@ -269,6 +269,14 @@ def export_submissions(
     return [write_submission(o, tasks[o.task.name], folder) for o in trajs
             if o.task.name in tasks and not o.stop.is_environment]
 
+def submission_digest(
+    folder: Path,   # of a submission
+) -> str:
+    "Hash of all its files: a verdict belongs to one submission, and not to another of the same task."
+    files = sorted(o for o in folder.rglob('*') if o.is_file())
+    content = b''.join(str(o.relative_to(folder)).encode() + o.read_bytes() for o in files)
+    return hashlib.sha256(content).hexdigest()[:16]
+
 async def evaluate_mind2web(
     folder: str | Path,         # of submissions
     judge: ChatJudge,
@@ -277,17 +285,19 @@ async def evaluate_mind2web(
     prompts: WebJudgePrompts = WebJudgePrompts(),
 ) -> pd.DataFrame:
     "Judge all submissions of a folder, write `verdicts.jsonl` and `summary.json` to `path`, and return a row for each."
-    found = [read_submission(o.parent) for o in sorted(Path(folder).glob('*/result.json'))]
+    folders = [o.parent for o in sorted(Path(folder).glob('*/result.json'))]
+    found = {submission_digest(o): read_submission(o) for o in folders}
     if not found: raise FileNotFoundError(f'{folder} holds no TASK_ID/result.json')
     mark = hashlib.sha256(repr(prompts).encode()).hexdigest()[:16]
     run = Run(path, dict(benchmark='online-mind2web', judge=judge.model, threshold=threshold, prompts=mark))
-    done = {o['task_id'] for o in read_jsonl(run.path/'verdicts.jsonl')}
-    for o in found:
-        if o.task_id in done: continue
+    judged = lambda: {o['digest']: o for o in read_jsonl(run.path/'verdicts.jsonl') if o.get('digest') in found}
+    done = judged()
+    for digest, o in found.items():
+        if digest in done: continue
         v = await webjudge(judge, o, threshold, prompts)
-        append_jsonl(run.path/'verdicts.jsonl', task_id=o.task_id, success=v.success, scores=v.scores,
+        append_jsonl(run.path/'verdicts.jsonl', task_id=o.task_id, digest=digest, success=v.success, scores=v.scores,
                      key_points=v.key_points, judge=v.text)
-    table = pd.DataFrame(read_jsonl(run.path/'verdicts.jsonl')).set_index('task_id')
+    table = pd.DataFrame([*judged().values()]).set_index('task_id')
     rate = success_rate(sum(o is True for o in table.success), len(table))
     run.summarise(success=rate._asdict(), parse_errors=int(table.success.isna().sum()), n=len(table))
     return table

@@ -22,7 +22,7 @@ class Manifest:
     keys: tuple[str, ...]     # keys that the game accepts, as `hotkey` names them
     mouse: tuple[str, ...]    # subset of `MOUSE`
     budget: int = 100         # steps of an episode
-    reference: float = 100.   # score that counts as 100 %: the mean of the heuristic player, or a person's
+    reference: float = 100.   # score that counts as 100 %; the mean of `human.json`, if there is one, goes before it
     real_time: bool = False   # the game continues between actions
     levels: int = 1           # number of levels
     version: int = 1          # rises with every change of rules or scores
