@@ -45,9 +45,10 @@ def load_weights(
     state: dict[str, torch.Tensor],   # as `state_dict` returns it; of a model with an adapter, any part
 ):
     "Copy weights into a model. Raises `ValueError` if names or shapes differ; the model is then unchanged."
-    own = model.state_dict() | (packed := blank_weights(model))
+    own = model.state_dict()
     if away := [k for k, v in own.items() if v.is_meta]:
         raise ValueError(f'weights cannot be swapped in a model of which parts are offloaded: {_some(away)}')
+    own |= (packed := blank_weights(model))
     if wrong := state_mismatches(own, state, has_adapter(model)):
         raise ValueError(f'these weights are not of this model: {wrong}')
     for k, v in state.items():
