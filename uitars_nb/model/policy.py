@@ -267,7 +267,7 @@ class Policy(PolicyModel):
         state: dict[str, torch.Tensor] | None = None,   # all weights, if the model is sharded (FSDP)
     ):
         """Write a checkpoint for `from_pretrained`; of a model with an adapter, only the adapter.
-        Raises `FileExistsError` if the folder holds anything but a checkpoint, `ValueError` if the model is quantised."""
+        Raises `FileExistsError` if the folder holds anything but a checkpoint, `ValueError` for a quantised model."""
         if quantized_layers(self.model): raise ValueError('a quantised policy cannot be saved; keep its checkpoint')
         with replace_checkpoint(folder) as part:
             self.model.save_pretrained(part, max_shard_size=max_shard_size, state_dict=state)
