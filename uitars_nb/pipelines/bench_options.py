@@ -34,6 +34,8 @@ class GroundingOptions:
     by: Literal['platform', 'group'] = 'platform'   # rows of by_kind.csv
     concurrency: int = 8         # targets at a time
 
+    def __post_init__(self): check_numbers(self, positive='n concurrency')
+
 @dataclass(frozen=True)
 class InfinityOptions:
     "WebArena-Infinity."
