@@ -90,6 +90,7 @@ class EvalOptions:
     size: tuple[int, int] | None = None   # width and height of the page, 64 to 4096 pixels; None: 160 210 (MiniWoB)
     browsers: int = 2               # Chromium processes
     sessions: int = 2               # sessions in each Chromium
+    manager: str = ''               # directory or address of a manager that leases browsers x sessions; '': none
 
     def __post_init__(self):
         check_numbers(self, positive='browsers sessions')
@@ -107,12 +108,13 @@ def check_against(
     recipe: Recipe,
     against: Path,   # another run
     size: tuple[int, int] | None = None,   # of the page, as `play_recipe` takes it
+    manager: str = '',                     # likewise
 ):
     "Raises `ValueError` or `FileNotFoundError` if the run cannot be compared with the recipe."
     from uitars_nb.evaluation.evaluate import check_paired, plan, step_budgets, tasks_mark
     from uitars_nb.tasks.session_pools import screens_of
     specs = plan(recipe)
-    screens = screens_of({o.name for o in specs}) | (dict(size=list(size)) if size else {})
+    screens = {} if manager else screens_of({o.name for o in specs}) | (dict(size=list(size)) if size else {})
     played = dict(screens=screens, tasks=tasks_mark(specs), budgets=step_budgets(specs))
     check_paired(against, asdict(recipe) | played)
 
@@ -120,8 +122,8 @@ def evaluate_policy(options: EvalOptions):
     "Play the recipe and print the result."
     from uitars_nb.evaluation.evaluate import compare_results
     recipe, out, against = options.recipe, options.out or run_folder(options.recipe), options.against
-    if against: check_against(recipe, against, options.size)
-    print(play_recipe(recipe, out, options.browsers, options.sessions, options.size))
+    if against: check_against(recipe, against, options.size, options.manager)
+    print(play_recipe(recipe, out, options.browsers, options.sessions, options.size, options.manager))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))
 

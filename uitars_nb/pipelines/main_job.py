@@ -99,7 +99,8 @@ class StagePlayer:
         usual = dict(suite=job.suite, policy=str(policy), max_tokens=job.max_tokens, max_steps=job.max_steps,
                      dtype=evaluation.dtype)
         with time_stage(name, self.out):
-            print(name, play_recipe(Recipe(**usual | recipe), self.out / name, job.browsers, job.sessions), flush=True)
+            line = play_recipe(Recipe(**usual | recipe), self.out / name, job.browsers, job.sessions, manager=job.manager)
+            print(name, line, flush=True)
 
     def measure(self,
         name: str,          # of the stage and its folder

@@ -24,6 +24,7 @@ class PlayOptions:
     max_steps: int = 0             # step budget of an episode; 0: the task's own
     browsers: int = 1              # Chromium processes
     sessions: int = 4              # sessions in each Chromium
+    manager: str = ''              # directory or address of a manager that leases the sessions; '': this machine's
 
     def __post_init__(self): check_numbers(self, positive='max_tokens browsers sessions', weights='max_steps')
 
@@ -40,13 +41,15 @@ def sized_pool(
     browsers: int,                  # Chromium processes
     sessions: int,                  # sessions in each Chromium
     size: tuple[int, int] | None,   # of the page; None: as the tasks have it
+    manager: str = '',              # of leased sessions, as `pool_for` takes it
 ):
     "An unopened pool. Raises `ValueError` for a size with tasks that are not pages."
     from uitars_nb.sandbox.browser.pool import BrowserPool
     from uitars_nb.tasks.base import opener_of
     from uitars_nb.tasks.miniwob.task import BROWSER
     from uitars_nb.tasks.session_pools import pool_for
-    if not size: return pool_for(names, browsers, sessions)
+    if not size: return pool_for(names, browsers, sessions, manager)
+    if manager: raise ValueError('--size is for browsers of this machine, and --manager leases others: leave one of them out')
     if opened := [o for o in names if opener_of(o)]:
         raise ValueError(f'--size is for pages, and {opened[0]} opens its own session')
     return BrowserPool(replace(BROWSER, size=size, window=tuple(map(max, BROWSER.window, size))), browsers, sessions)
@@ -58,6 +61,7 @@ def play_recipe(
     browsers: int,  # Chromium processes
     sessions: int,  # sessions in each Chromium
     size: tuple[int, int] | None = None,   # width and height of the page in pixels; None: MiniWoB's
+    manager: str = '',                     # of leased sessions, as `pool_for` takes it; '': this machine's browsers
 ) -> str:
     "Play what is left of the recipe, with a progress bar; the result in one line."
     from uitars_nb.evaluation.evaluate import evaluate, plan
@@ -69,8 +73,8 @@ def play_recipe(
     names = sorted({o.name for o in specs})
     async def play():
         "Evaluate in a pool of its own."
-        screens = screens_of(names) | (dict(size=list(size)) if size else {})
-        async with sized_pool(names, browsers, sessions, size) as pool: await evaluate(recipe, out, pool, screens)
+        screens = {} if manager else screens_of(names) | (dict(size=list(size)) if size else {})
+        async with sized_pool(names, browsers, sessions, size, manager) as pool: await evaluate(recipe, out, pool, screens)
     with report_interrupt(lambda: f'{load_played(out)} of {len(specs) * recipe.samples} episodes kept'): run(play())
     complete = before and load_played(out) == before
     again = f'; all of it was there already, and {out} has to be deleted to play it anew' if complete else ''

@@ -97,7 +97,7 @@ def actor_config(
     objective = job.objective
     return ActorConfig(str(start), tuple(names), batch=job.batch, staleness=job.staleness, samples=job.samples,
                        dynamic_sampling=job.dynamic_sampling, curriculum=job.curriculum, revisit=job.revisit,
-                       seed=job.seed, browsers=play.browsers, pages=play.sessions, threads=job.threads,
+                       seed=job.seed, browsers=play.browsers, pages=play.sessions, manager=play.manager, threads=job.threads,
                        temperature=objective.temperature, top_p=objective.top_p, max_tokens=play.max_tokens,
                        max_steps=play.max_steps, dtype=dtype)
 
