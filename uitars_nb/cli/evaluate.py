@@ -17,7 +17,7 @@ from ..core.runs import check_numbers
 from ..evaluation.recipe import Recipe
 from ..pipelines.html_report import write_html
 from ..pipelines.notebooks import experiment, run_notebook
-from ..pipelines.playing import check_size, comparison_line, play_recipe, score_line
+from ..pipelines.playing import check_size, comparison_line, play_recipe, score_line, screens_with, sized_pool
 
 # %% ../../nbs/90_cli/10_evaluate.ipynb #7cbc2b44
 @dataclass(frozen=True)
@@ -112,10 +112,15 @@ def check_against(
 ):
     "Raises `ValueError` or `FileNotFoundError` if the run cannot be compared with the recipe."
     from uitars_nb.evaluation.evaluate import check_paired, plan, step_budgets, tasks_mark
-    from uitars_nb.tasks.session_pools import screens_of
+    from uitars_nb.sandbox.base import run
+    import uitars_nb.tasks.session_pools   # registers all tasks
     specs = plan(recipe)
-    screens = {} if manager else screens_of({o.name for o in specs}) | (dict(size=list(size)) if size else {})
-    played = dict(screens=screens, tasks=tasks_mark(specs), budgets=step_budgets(specs))
+    names = sorted({o.name for o in specs})
+    async def screens():
+        "Of a pool that plays nothing; browsers of this machine are not started for it."
+        if not manager: return screens_with(None, names, size)
+        async with sized_pool(names, 1, 1, size, manager) as pool: return screens_with(pool, names, size)
+    played = dict(screens=run(screens()), tasks=tasks_mark(specs), budgets=step_budgets(specs))
     check_paired(against, asdict(recipe) | played)
 
 def evaluate_policy(options: EvalOptions):

@@ -8,7 +8,7 @@ __all__ = ['IDLE', 'TOKEN', 'AUTHORITY', 'how', 'PendingRequests', 'RequestLine'
            'client_of']
 
 # %% ../../../nbs/10_sandbox/60_manager/60_client.ipynb #ac71d40b
-import asyncio, itertools, json, os, secrets, ssl
+import asyncio, itertools, json, os, secrets, ssl, time
 from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
@@ -203,7 +203,7 @@ class RemoteSession(LeasedCalls):
         if self.client.sessions.pop(self.lease.id, None):
             try: await self.client.ask('release', lease=self.lease.id)
             except Refused as e:
-                if e.status != 503: raise
+                if e.status not in (404, 503): raise   # a new manager may not know the lease
         self.lost = self.lost or 'it was given back'
 
     def __getattr__(self, name):
@@ -330,15 +330,19 @@ class LeasedPool:
         kind: str,
         options: Mapping = {},
         size: int = 4,           # sessions that are leased at once
-    ): self.client, self.kind, self.options, self.size = client, kind, options, size
+        patience: float = 0.,    # seconds in which a refusal that may end is no failure yet
+    ): self.client, self.kind, self.options, self.size, self.patience = client, kind, options, size, patience
 
     async def acquire(self) -> RemoteSession:
-        "Lease a session. Raises `Refused` for what will never be granted, else `EnvironmentFailure` after a pause."
-        try: return await self.client.acquire(self.kind, self.options)
-        except Refused as e:
-            if e.status != 503 and e.retry_after is None: raise
-            await asyncio.sleep(e.retry_after or 0)
-            raise EnvironmentFailure(StopReason.ENV_RESOURCE, f'no session was leased: {e}') from e
+        "Lease a session. Raises `Refused` for what will never be granted, else `EnvironmentFailure` in the end."
+        end = time.monotonic() + self.patience
+        while True:
+            try: return await self.client.acquire(self.kind, self.options)
+            except Refused as e:
+                if e.status != 503 and e.retry_after is None: raise
+                await asyncio.sleep(e.retry_after or 0)
+                if time.monotonic() < end: continue
+                raise EnvironmentFailure(StopReason.ENV_RESOURCE, f'no session was leased: {e}') from e
 
     @asynccontextmanager
     async def session(self):
