@@ -203,7 +203,7 @@ def test_what_the_start_fails_in_is_begun_by_it_and_finished_by_the_expert(tmp_p
     "Of tasks that were tried and failed, or of all if none was tried; on instances that no demonstration shows."
     from uitars_nb.pipelines import main_job
     played, none = [], replace(main_job.MAIN_RL, updates=0)
-    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, sessions: played.append((out.name, recipe)))
+    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, sessions, manager='': played.append((out.name, recipe)))
     monkeypatch.setattr(main_job, 'run_sft', lambda job, out: played.append(('train', [o.name for o in job.sources.demonstrations])))
     monkeypatch.setattr(main_job, 'split_by_success', lambda _: (['miniwob/click-test'], ['miniwob/click-tab', 'miniwob/use-slider']))
     main_job.run_main_job(main_job.MainJob(demonstrator='demonstrator', demonstrations=2, demonstrations_hard=5, expert_takeovers=3, skip=10, validation_episodes=1, rl=none), tmp_path)
@@ -221,7 +221,7 @@ def test_a_start_without_sft_is_trained_before_it_is_measured(demonstrations, or
     "A run of RL alone has its policy before an hour of playing."
     from uitars_nb.pipelines import main_job
     done = []
-    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, sessions: done.append(out.name))
+    monkeypatch.setattr(main_job, 'play_recipe', lambda recipe, out, browsers, sessions, manager='': done.append(out.name))
     monkeypatch.setattr(main_job, 'run_sft', lambda *_: None)
     monkeypatch.setattr(main_job, 'run_rl', lambda *_, **__: done.append('ppo'))
     main_job.run_main_job(main_job.MainJob(demonstrations=demonstrations), tmp_path)

@@ -142,7 +142,7 @@ class Fakes:
         monkeypatch.setattr('uitars_nb.evaluation.evaluate.compare_results', lambda *o: None)
         monkeypatch.setattr(fly, 'comparison_line', str)
 
-    def play_recipe(self, recipe, out, browsers, sessions):
+    def play_recipe(self, recipe, out, browsers, sessions, manager=''):
         name = f'{out.parent.name}/{out.name}' if recipe.split == 'train' else out.name
         self.calls.append((name, recipe.policy, recipe.skip))
         store, skill = Store(out/'store'), recipe.policy.count('sft') * 3 + 2

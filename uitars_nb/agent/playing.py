@@ -46,6 +46,7 @@ class ActorConfig:
     limits: EpisodeLimits = EpisodeLimits()
     browsers: int = 1                  # Chromium processes
     pages: int = 4                     # sessions on each process
+    manager: str = ''                  # that leases browsers x pages sessions; '': browsers of this machine
     threads: int = 1                   # of the engine's forward passes
     dtype: str = 'float32'             # of the weights; 'bfloat16' gives coarser log-probabilities
     device: int = 0                    # number of the GPU, if any
@@ -117,7 +118,7 @@ async def _play(conn, config):
     from uitars_nb.tasks.session_pools import pool_for
     policy = Policy.to_play(config.policy, config.dtype, config.device)
     async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages,
-                      threads=config.threads) as engine, pool_for(config.tasks, config.browsers, config.pages) as pool:
+                      threads=config.threads) as engine, pool_for(config.tasks, config.browsers, config.pages, config.manager) as pool:
         slow = Delayed(pool, *config.delays, config.seed) if config.delays[0] else pool
         agent = PolicyAgent.of(policy, engine,
                                Sampling(config.temperature, config.top_p, config.max_tokens, config.seed + config.skip))

@@ -58,7 +58,7 @@ def diagnose_policy(options: DiagnoseOptions):
     if script(o.policy): raise ValueError(f'{o.policy} is a script, which does not learn: give a checkpoint')
     out = o.out or Path('runs/diagnose') / f'{o.policy}-{o.suite}'.strip('./').replace('/', '-')
     for name, recipe in recipes_of(o).items():
-        print(f'{name}: {play_recipe(recipe, out / name, o.browsers, o.sessions)}')
+        print(f'{name}: {play_recipe(recipe, out / name, o.browsers, o.sessions, manager=o.manager)}')
         played[name] = read_episodes(out / name)
     table = diagnose(**played)
     print(text_table([['task', 'greedy', 'sample', f'pass@{table.k.iloc[0]}', 'mixed', 'steps', 'verdict'],

@@ -17,7 +17,7 @@ from ..core.runs import check_numbers
 from ..evaluation.recipe import Recipe
 from ..pipelines.html_report import write_html
 from ..pipelines.notebooks import experiment, run_notebook
-from ..pipelines.playing import check_size, comparison_line, play_recipe, score_line
+from ..pipelines.playing import check_size, comparison_line, play_recipe, score_line, screens_with, sized_pool
 
 # %% ../../nbs/90_cli/10_evaluate.ipynb #7cbc2b44
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class EvalOptions:
     size: tuple[int, int] | None = None   # width and height of the page, 64 to 4096 pixels; None: 160 210 (MiniWoB)
     browsers: int = 2               # Chromium processes
     sessions: int = 2               # sessions in each Chromium
+    manager: str = ''               # directory or address of a manager that leases browsers x sessions; '': none
 
     def __post_init__(self):
         check_numbers(self, positive='browsers sessions')
@@ -107,21 +108,27 @@ def check_against(
     recipe: Recipe,
     against: Path,   # another run
     size: tuple[int, int] | None = None,   # of the page, as `play_recipe` takes it
+    manager: str = '',                     # likewise
 ):
     "Raises `ValueError` or `FileNotFoundError` if the run cannot be compared with the recipe."
     from uitars_nb.evaluation.evaluate import check_paired, plan, step_budgets, tasks_mark
-    from uitars_nb.tasks.session_pools import screens_of
+    from uitars_nb.sandbox.base import run
+    import uitars_nb.tasks.session_pools   # registers all tasks
     specs = plan(recipe)
-    screens = screens_of({o.name for o in specs}) | (dict(size=list(size)) if size else {})
-    played = dict(screens=screens, tasks=tasks_mark(specs), budgets=step_budgets(specs))
+    names = sorted({o.name for o in specs})
+    async def screens():
+        "Of a pool that plays nothing; browsers of this machine are not started for it."
+        if not manager: return screens_with(None, names, size)
+        async with sized_pool(names, 1, 1, size, manager) as pool: return screens_with(pool, names, size)
+    played = dict(screens=run(screens()), tasks=tasks_mark(specs), budgets=step_budgets(specs))
     check_paired(against, asdict(recipe) | played)
 
 def evaluate_policy(options: EvalOptions):
     "Play the recipe and print the result."
     from uitars_nb.evaluation.evaluate import compare_results
     recipe, out, against = options.recipe, options.out or run_folder(options.recipe), options.against
-    if against: check_against(recipe, against, options.size)
-    print(play_recipe(recipe, out, options.browsers, options.sessions, options.size))
+    if against: check_against(recipe, against, options.size, options.manager)
+    print(play_recipe(recipe, out, options.browsers, options.sessions, options.size, options.manager))
     print('By task in', out / 'by_task.csv')
     if against: print(comparison_line(compare_results(against, out)))
 

@@ -103,7 +103,8 @@ def collect_cycle(
     "Play a cycle's instances and route them; the result in two lines."
     if has_begun(out, cycle): return f'cycle {cycle}: played already'
     with time_stage(f'{cycle}/play', out):
-        played = play_recipe(recipe_of(wheel, policy, cycle), out / f'{cycle}/played', wheel.browsers, wheel.sessions)
+        played = play_recipe(recipe_of(wheel, policy, cycle), out / f'{cycle}/played', wheel.browsers, wheel.sessions,
+                             manager=wheel.manager)
         return f'{played}\n{route_and_log(wheel, out, out / f"{cycle}/played", cycle)}'
 
 def route_and_log(
@@ -174,7 +175,7 @@ def run_cycle(
     return out / f'{cycle}/ppo/policy'
 
 # %% ../../nbs/85_pipelines/50_flywheel.ipynb #8157e908
-FREE = 'cycles', 'browsers', 'sessions'   # fields that may change when a run is resumed
+FREE = 'cycles', 'browsers', 'sessions', 'manager'   # fields that may change when a run is resumed
 
 def measure(
     wheel: FlywheelJob,
@@ -184,7 +185,8 @@ def measure(
 ):
     "Play the test episodes and print the result."
     recipe = test_recipe(wheel, policy)
-    with time_stage(name, out): print(name, play_recipe(recipe, out / name, wheel.browsers, wheel.sessions), flush=True)
+    with time_stage(name, out):
+        print(name, play_recipe(recipe, out / name, wheel.browsers, wheel.sessions, manager=wheel.manager), flush=True)
 
 def run_flywheel(
     wheel: FlywheelJob,

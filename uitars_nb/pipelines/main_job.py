@@ -99,7 +99,8 @@ class StagePlayer:
         usual = dict(suite=job.suite, policy=str(policy), max_tokens=job.max_tokens, max_steps=job.max_steps,
                      dtype=evaluation.dtype)
         with time_stage(name, self.out):
-            print(name, play_recipe(Recipe(**usual | recipe), self.out / name, job.browsers, job.sessions), flush=True)
+            played = Recipe(**usual | recipe), self.out / name, job.browsers, job.sessions
+            print(name, play_recipe(*played, manager=job.manager), flush=True)
 
     def measure(self,
         name: str,          # of the stage and its folder

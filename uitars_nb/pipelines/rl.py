@@ -97,9 +97,9 @@ def actor_config(
     objective = job.objective
     return ActorConfig(str(start), tuple(names), batch=job.batch, staleness=job.staleness, samples=job.samples,
                        dynamic_sampling=job.dynamic_sampling, curriculum=job.curriculum, revisit=job.revisit,
-                       seed=job.seed, browsers=play.browsers, pages=play.sessions, threads=job.threads,
-                       temperature=objective.temperature, top_p=objective.top_p, max_tokens=play.max_tokens,
-                       max_steps=play.max_steps, dtype=dtype)
+                       seed=job.seed, browsers=play.browsers, pages=play.sessions, manager=play.manager,
+                       threads=job.threads, temperature=objective.temperature, top_p=objective.top_p,
+                       max_tokens=play.max_tokens, max_steps=play.max_steps, dtype=dtype)
 
 def rl_hardware(job: RLJob, start: Path, out: Path):
     "Precision and devices of the trainer; a run that has begun keeps its precision."
@@ -139,11 +139,14 @@ def resolve_rl(job: RLJob, play: PlayOptions, start: Path, stores: Sequence[Path
     """The job without `frozen='auto'`, and the names of its tasks. Raises `ValueError`, `KeyError` or
     `FileNotFoundError` for a job that cannot run."""
     from uitars_nb.tasks.base import suite as instances
-    import uitars_nb.tasks.session_pools   # registers all tasks
+    from uitars_nb.tasks.session_pools import client_of, pool_for   # registers all tasks
     if not job.updates: raise ValueError('updates is 0, and has to be above 0 where a policy is trained')
     check_rl(job)
     for o in stores: episodes_in(o)
-    return replace(job, frozen=resolve_frozen(job.frozen, start)), [o.name for o in instances(play.suite)]
+    names = [o.name for o in instances(play.suite)]
+    pool_for(names, manager=play.manager)
+    if play.manager: client_of(play.manager)
+    return replace(job, frozen=resolve_frozen(job.frozen, start)), names
 
 def kept_updates(
     out: Path,   # a run's directory

@@ -24,7 +24,7 @@ from .answers import RESET_TIMEOUT, GuardedContext, PageFailure, repair, retry, 
 from .context import BrowserConfig
 from ..base import ActionError, EnvironmentFailure
 from .cdp import CdpError, Disconnected
-from .chromium import Chromium, launch
+from .chromium import Chromium, launch, versions
 from .input import InputState
 from .capture import draw_first, shoot
 from .events import EventLog
@@ -242,6 +242,10 @@ class BrowserSession(EpisodeContext):
         await self.reset_if_stale()
         self.fresh = False
         return await evaluate_script(self, js, arg)
+
+    async def versions(self) -> dict:
+        "Versions on this session's machine that screenshots depend on (`chromium.versions`)."
+        return await asyncio.to_thread(versions)
 
     async def observe(self) -> Observation:
         "Take a screenshot and collect the events since the last observation. Raises `EnvironmentFailure`."

@@ -6,7 +6,7 @@
 __all__ = ['KINDS', 'Host', 'SimulatedConfig', 'SimulatedSession', 'SimulatedHost', 'task_pages', 'may_open', 'BrowserHost',
            'PhonesConfig', 'AndroidHost', 'EachHost', 'DesktopHost', 'WindowsHost', 'ToolHost', 'CombinedSession',
            'CombinedHost', 'DesktopToolHost', 'BrowserToolHost', 'register', 'host_class', 'structure', 'config_class',
-           'config_of', 'given', 'permit', 'over', 'shown', 'has_option']
+           'config_of', 'given', 'permit', 'over', 'differing', 'shown', 'has_option']
 
 # %% ../../../nbs/10_sandbox/60_manager/00_kinds.ipynb #d863e328
 import asyncio, importlib, importlib.util, itertools, re
@@ -127,7 +127,7 @@ _BROWSER = {'size': (1, 2048), 'window': (1, 4096), 'scale': (.25, 3), 'scroll_p
 
 class BrowserHost:
     "Sessions on one Chromium, which is replaced when it dies."
-    methods, clients = ('goto', 'start', 'evaluate', 'pass_time'), _BROWSER
+    methods, clients = ('goto', 'start', 'evaluate', 'pass_time', 'versions'), _BROWSER
     def __init__(self, config): self.options, self.browser, self.turn = config, None, asyncio.Lock()
 
     @classmethod
@@ -350,6 +350,17 @@ def over(
     "The defaults with options put over them, at every depth."
     both = [k for k, v in options.items() if isinstance(v, Mapping) and isinstance(defaults.get(k), Mapping)]
     return {**defaults, **options, **{k: over(options[k], defaults[k]) for k in both}}
+
+def differing(
+    options: Mapping,
+    usual: Mapping,   # defaults, with all nested dictionaries
+) -> dict:
+    "The options that differ from their defaults, at every depth; a list equals a tuple."
+    plain = lambda o: [*map(plain, o)] if isinstance(o, (list, tuple)) else o
+    both = [k for k, v in options.items() if isinstance(v, Mapping) and isinstance(usual.get(k), Mapping)]
+    deeper = {k: differing(options[k], usual[k]) for k in both}
+    rest = {k: v for k, v in options.items() if k not in both and (k not in usual or plain(v) != plain(usual[k]))}
+    return rest | {k: v for k, v in deeper.items() if v}
 
 def shown(
     options: Mapping,

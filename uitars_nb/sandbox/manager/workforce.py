@@ -11,11 +11,12 @@ __all__ = ['FAILURES', 'EARLY', 'VARIANTS', 'KindConfig', 'ManagerConfig', 'clie
 import json, secrets, sqlite3, time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from .fair_queue import FairQueue
 from .fleet import LocalLauncher, LocalProcess, WorkerLink, WorkerSettings
-from .kinds import KINDS, config_class, config_of, has_option, host_class, over, permit, shown
+from .kinds import (KINDS, config_class, config_of, differing, has_option, host_class, over,
+                                              permit, shown)
 from .ledger import Ledger, WorkerRow
 from .messages import Refused, error_text
 
@@ -69,15 +70,20 @@ def client_options(
 class KindTable:
     "The kinds that a manager offers."
     def __init__(self, config: ManagerConfig):
-        self.configs = config.kinds
         self.addresses = {k: config.hosts.get(k) or KINDS[k] for k in config.kinds}
         self.hosts = {k: host_class(o) for k, o in self.addresses.items()}
+        self.configs = {k: replace(o, options=self.unusual(k, o.options)) for k, o in config.kinds.items()}
         self.clients = {k: client_options(k, o, self.hosts[k]) for k, o in config.kinds.items()}
 
     def config(self, kind: str) -> KindConfig:
         "The configuration of a kind. Raises `Refused` for an unknown kind."
         if kind in self.configs: return self.configs[kind]
         raise Refused(404, f'there is no kind {kind[:60]!r}; there are {", ".join(self.configs)}')
+
+    def unusual(self, kind: str, options: Mapping) -> dict:
+        "The options without those that the host takes by default, so that equal sessions have equal options."
+        try: return differing(options, asdict(config_class(self.hosts[kind])()))
+        except TypeError: return dict(options)   # an option without a default
 
     def check(self, kind: str, options: Mapping) -> None:
         "Raises `Refused` if a kind's host does not understand the options."
@@ -242,7 +248,7 @@ class PoolTable:
     def pool(self, kind: str, options: Mapping, whole: bool = False) -> WorkerPool:
         "The pool of a kind: `options` are put over its defaults, unless they are `whole`. Raises `Refused` if invalid."
         config = self.kinds.config(kind)
-        merged = dict(options) if whole else over(options, config.options)
+        merged = self.kinds.unusual(kind, options if whole else over(options, config.options))
         if (key := pool_key(kind, merged)) in self.pools: return self.pools[key]
         self.kinds.check(kind, merged)
         if not whole and len(self.same(kind)) >= VARIANTS:
