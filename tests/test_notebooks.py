@@ -11,7 +11,8 @@ books = sorted(o for o in (root/'nbs').rglob('*.ipynb') if not hidden(o))
 SECONDS = 240  # before a notebook counts as hanging
 # over 15 seconds of a core each, for `make test-all`; ppo_grpo stays for its kind, the main job in test_cli
 LONG = """70_train/28_value 70_train/32_reinforce tutorials/20_own_loss
-    experiments/architectures experiments/async_rollout experiments/clip_higher experiments/ct experiments/decoupled_gae
+    experiments/architectures experiments/async_rollout experiments/clip_higher experiments/cluster experiments/ct
+    experiments/decoupled_gae
     experiments/dynamics experiments/games_learning experiments/main experiments/outcome_model
     experiments/undemonstrated experiments/value_pretraining experiments/verticals""".split()
 
