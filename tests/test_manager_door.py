@@ -342,7 +342,7 @@ def test_help_says_what_a_token_allows():
 def test_a_client_is_shown_no_option_that_it_could_not_set(tmp_path):
     "The manager's own may hold tokens: of a tool server, say."
     secret = dict(tools=dict(servers=[dict(name='a', url='http://127.0.0.1:9', headers=dict(Authorization='hush'))], network=['inner.example']), screen=dict(size=[320, 240], env=dict(KEY='hush')))
-    kinds = dict(desktop_tools=KindConfig(secret, warm=0, most=0), mine=KindConfig(dict(failing=0., size=[9, 8]), slots=1, most=1, clients={'failing': []}))
+    kinds = dict(desktop_tools=KindConfig(secret, warm=0, most=0), mine=KindConfig(dict(failing=.01, size=[9, 8]), slots=1, most=1, clients={'failing': []}))
     config = ManagerServerConfig(ManagerConfig(str(tmp_path), kinds, hosts=dict(mine='tests.test_manager_door:QuietHost')), tokens=dict(s3cret='ann'))
     with TestClient(app := make_app(config), headers=dict(Authorization='Bearer s3cret')) as client:
         force = app.state.manager
@@ -352,7 +352,7 @@ def test_a_client_is_shown_no_option_that_it_could_not_set(tmp_path):
             ws.send_json([dict(id=1, op='acquire', kind='mine', wait=0), dict(id=2, op='acquire', kind='desktop_tools', wait=5)])
             while 'desktop_tools' not in client.get('/pools').text: time.sleep(.02)
             said = [lease, client.get('/leases').json(), client.get(f'/leases/{lease["id"]}').json(), client.post(f'/leases/{lease["id"]}/heartbeat').json(), client.get('/pools').json(), ws.receive_json()]
-        assert lease['options'] == dict(failing=0.) and 'hush' not in (text := json.dumps(said)) and 'inner' not in text and '[9, 8]' not in text and 'desktop_tools' in text
+        assert lease['options'] == dict(failing=.01) and 'hush' not in (text := json.dumps(said)) and 'inner' not in text and '[9, 8]' not in text and 'desktop_tools' in text
         client.portal.call(force.drain, 0)
 
 
