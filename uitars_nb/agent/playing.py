@@ -118,7 +118,8 @@ async def _play(conn, config):
     from uitars_nb.tasks.session_pools import pool_for
     policy = Policy.to_play(config.policy, config.dtype, config.device)
     async with Engine(policy, max_batch=32, queue=4 * config.browsers * config.pages,
-                      threads=config.threads) as engine, pool_for(config.tasks, config.browsers, config.pages, config.manager) as pool:
+                      threads=config.threads) as engine, \
+               pool_for(config.tasks, config.browsers, config.pages, config.manager) as pool:
         slow = Delayed(pool, *config.delays, config.seed) if config.delays[0] else pool
         agent = PolicyAgent.of(policy, engine,
                                Sampling(config.temperature, config.top_p, config.max_tokens, config.seed + config.skip))

@@ -31,7 +31,6 @@ class PlayOptions:
         if self.manager and getattr(getattr(self, 'sft', None), 'play_every', 0):
             raise ValueError('sft.play_every plays in browsers of this machine, not in leased ones: set it to 0')
 
-
 # %% ../../nbs/85_pipelines/05_playing.ipynb #6e271df7
 def check_size(
     size: tuple[int, int] | None,   # width and height in pixels

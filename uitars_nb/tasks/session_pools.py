@@ -57,6 +57,7 @@ def _pool(kind, browsers, pages):
     if isinstance(kind, BrowserConfig): return BrowserPool(kind, browsers, pages)
     return SessionPool(kind, browsers * pages)
 
+# %% ../../nbs/20_tasks/60_session_pools.ipynb #c91e7f20
 class MixedPool:
     "Pools of several kinds of sessions. A rollout asks `pool_of` for the pool of each episode's task."
     def __init__(self,

@@ -191,7 +191,8 @@ def _begin(path, policy, actor, hardware, reward, field, config, **more):
     parameters = {'policy': str(policy), 'weights': fingerprint(policy), 'actor': asdict(actor),
                   field: asdict(config), 'hardware': asdict(hardware), 'reward': _named(reward)}
     usual = {'actor': defaults(ActorConfig), field: defaults(type(config)), 'hardware': defaults(Hardware)}
-    return Run(path, parameters | more, usual=usual, free=('actor.browsers', 'actor.pages', 'actor.threads', 'actor.manager'))
+    free = tuple(f'actor.{o}' for o in ('browsers', 'pages', 'threads', 'manager'))
+    return Run(path, parameters | more, usual=usual, free=free)
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #f34f6c1f
 def validation_actor(

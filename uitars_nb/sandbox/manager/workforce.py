@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from .fair_queue import FairQueue
 from .fleet import LocalLauncher, LocalProcess, WorkerLink, WorkerSettings
 from .kinds import (KINDS, config_class, config_of, differing, has_option, host_class, over,
-                                              permit, shown)
+                                             permit, shown)
 from .ledger import Ledger, WorkerRow
 from .messages import Refused, error_text
 
