@@ -83,6 +83,33 @@ def test_a_checkpoint_restores_the_game(name):
     assert first == second and np.array_equal(screen, again)
 
 
+@pytest.mark.parametrize('name', KINDS[:-1])
+def test_samples_of_a_midgame_instance_begin_with_the_same_game_and_score_only_what_they_gain(name):
+    from uitars_nb.tasks.games import midgame
+    async def work(chromium, session):
+        game, others = get_task(name + midgame.SUFFIX), [BrowserSession(chromium, BROWSER) for _ in range(3)]
+        played = []
+        async def counted(session, game, spec, moves):
+            played.append(moves)
+            return await opening(session, game, spec, moves)
+        opening, midgame.play_opening = midgame.play_opening, counted
+        try: specs = await asyncio.gather(*(game.setup(o, TaskSpec(game.name, 3)) for o in (session, *others)))
+        finally: midgame.play_opening = opening
+        boards = [(await game_state(o), (await o.observe()).screenshot) for o in (session, *others)]
+        gained = [await game.verify(session, specs[0])]
+        player = game.oracle(session, specs[0])
+        for _ in range(4): await session.act(await anext(player))
+        await player.aclose()
+        gained.append(await game.verify(session, specs[0]))
+        for o in others: await o.close()
+        return played, specs, boards, gained
+    played, specs, boards, (before, after) = run(work)
+    assert played == sorted(played, reverse=True) and len({*played}) == len(played)   # one opening, or shorter ones after a lost game
+    assert len({o.params['opening_score'] for o in specs}) == 1
+    assert all(o == boards[0][0] and np.array_equal(screen, boards[0][1]) for o, screen in boards)
+    assert before.signal == 0 and after.info['gained'] == after.info['score'] - specs[0].params['opening_score']
+
+
 @pytest.mark.parametrize('name', [o for o in NAMES if not get_task(o).manifest.real_time])
 def test_the_first_screen_shows_the_game_and_motions_settle_within_a_step(name):
     "Waiting changes nothing, neither before the first action nor after one."

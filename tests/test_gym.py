@@ -134,8 +134,9 @@ def test_environments_in_forked_processes():
 
 def test_a_session_of_another_size_is_told(monkeypatch):
     from functools import partial
-    from uitars_nb.tasks.gym import lone_browser, sized
-    env = TaskEnv('miniwob/click-test', partial(lone_browser, sized((200, 220))))
+    from uitars_nb.tasks.gym import lone_browser
+    from uitars_nb.tasks.miniwob.task import BROWSER
+    env = TaskEnv('miniwob/click-test', partial(lone_browser, BROWSER.resized((200, 220))))
     try:
         with pytest.raises(ValueError, match=r'shows 200x220 pixels: give size=\(200, 220\)'): env.reset(seed=1)
     finally: env.close()

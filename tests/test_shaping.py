@@ -16,8 +16,8 @@ unit = st.floats(0, 1)
 
 @st.composite
 def weights(draw):
-    "Five weights that stay below a success, and budgets of tokens."
-    parts = np.array(draw(st.lists(unit, min_size=5, max_size=5)))
+    "Six weights that stay below a success, and budgets of tokens."
+    parts = np.array(draw(st.lists(unit, min_size=6, max_size=6)))
     parts = parts / max(parts.sum(), 1e-3) * draw(st.floats(0, .999))
     most = draw(st.integers(1, 60))
     return Shaping(*map(float, parts), max_tokens=most, cache_tokens=draw(st.integers(1, most)))
@@ -46,11 +46,13 @@ def test_no_failure_is_worth_a_success(batch, shaping):
 
 def rewards_by_hand(malformed, tokens, signals, max_steps, w):
     "One trajectory: what stands at each step, as the difference of two totals."
+    last = max((k for k, t in enumerate(tokens, 1) if t), default=0)
+    early = lambda k: 0 < last <= k and last < max_steps   # it failed and ended before its budget
     def total(k):
         l, low = sum(tokens[:k]), w.max_tokens - w.cache_tokens
         late = 0. if l <= low else min(1., (l - low) / w.cache_tokens)
         bad, seen, paid = sum(malformed[:k]) / max_steps, sum(t > 0 for t in tokens[:k]) / max_steps, sum(signals[:k])
-        return w.signal * min(1., max(0., paid)) - w.format * min(1., bad) - w.length * min(1., l / w.max_tokens) - w.step * min(1., seen) - w.overlong * late
+        return w.signal * min(1., max(0., paid)) - w.format * min(1., bad) - w.length * min(1., l / w.max_tokens) - w.step * min(1., seen) - w.overlong * late - w.early * early(k)
     return [total(k + 1) - total(k) for k in range(len(tokens))]
 
 

@@ -159,9 +159,15 @@ class Curriculum:
         if self.revisit and self.instances.open and rng.random() < self.revisit:
             self.revisits += 1
             return training_instance(*self.instances.draw(rng), self.max_steps)
-        name = self.tasks[rng.choice(len(self.tasks), p=[*self.weights.values()])].name
+        name = self.next_task(rng)
         self.drawn[name] += 1
         return training_instance(name, nth_seed(name, self.seed, self.drawn[name] - 1), self.max_steps)
+
+    def next_task(self, rng: np.random.Generator) -> str:
+        "Name of the task to draw: in rounds of all tasks if they are drawn uniformly, else by `weights`."
+        if self.kind != 'uniform': return self.tasks[rng.choice(len(self.tasks), p=[*self.weights.values()])].name
+        whole, at = divmod(sum(self.drawn.values()), len(self.tasks))
+        return self.tasks[np.random.default_rng((self.seed, whole)).permutation(len(self.tasks))[at]].name
 
     def tell(self, task: str, success: bool | None, seed: int | None = None) -> None:
         "Report the end of an episode; `success` is None if it was given up after environment failures."

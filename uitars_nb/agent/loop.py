@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..core.actions import arguments
 from ..core.plugins import plugin_location
 from uitars_nb.core.types import (
     Action, Completion, ContextExceeded, ContextTooSmall, Observation, Step, StopReason, TaskSpec,
@@ -121,7 +122,7 @@ async def perform(
     for i, action in enumerate(actions, 1):
         done, rest = actions[:i], actions[i:]
         if action.name in ENDINGS: return done, '', ENDINGS[action.name], outcome
-        waited += (pause := float(action.args.get('time', 0)) if action.name == 'wait' else 0.)
+        waited += (pause := float(arguments(action)['time']) if action.name == 'wait' else 0.)
         if waited * 1000 > limits.session_ms: return done[:-1], '', StopReason.POLICY_TIMEOUT, outcome
         try:
             async with as_environment_failure(limits.seconds + pause, StopReason.ENV_CRASH, ActionError):
@@ -249,13 +250,14 @@ async def run_episode(
 ) -> Trajectory:
     "Play one episode. An environment failure ends it without a reward; errors of the agent's code are raised."
     ep, failure = Episode(session, task, spec, limits), None
-    EPISODE.set(id or spec.id)
+    before = EPISODE.set(id or spec.id)
     try:
         await ep.start()
         agent = make_agent(session, task, ep.spec)
         while ep.stop is None: await ep.turn(agent)
         await ep.end()
     except EnvironmentFailure as e: failure = e
+    finally: EPISODE.reset(before)
     return _trajectory(ep, failure, id or spec.id, policy)
 
 def _trajectory(ep, failure, id, policy):

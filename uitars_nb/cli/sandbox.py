@@ -118,6 +118,8 @@ async def open_task(
     "Play in a session of its own."
     from uitars_nb.tasks.session_pools import pool_for
     task = get_task(name)
+    if oracle and not callable(getattr(task, 'oracle', None)):
+        raise ValueError(f'{name} has no oracle: give actions, or --interactive')
     spec = TaskSpec(name, seed, split=split_of(seed), max_steps=task.max_steps)
     actions = [a async for a in parse_actions(texts)]
     async with pool_for([name]) as pool, pool.session() as session:

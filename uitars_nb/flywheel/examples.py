@@ -124,7 +124,7 @@ def of_split(
 ) -> list[TaskSpec]:
     "Return the specs as a list. Raises `ValueError` if one is of another split, and for the test split."
     specs = list(specs)
-    if split == 'train': return list(check_train_split(specs))
+    if split == 'train': return check_train_split(specs)
     _readable(split)
     for spec in specs:
         if {spec.split, split_of(spec.seed)} != {split}:

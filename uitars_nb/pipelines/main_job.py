@@ -15,7 +15,7 @@ from ..core.runs import check_numbers
 from .corpora import Sources
 from .playing import PlayOptions, comparison_line, play_recipe
 from .policies import READER, READS, resolve_frozen
-from .rl import RLJob, check_rl, run_rl
+from .rl import RLJob, check_rl, resolve_rl, run_rl
 from .sft import SFTJob, SFTOptions, run_sft
 from .stages import time_stage
 from ..train.configs import Objective
@@ -67,18 +67,26 @@ class MainJob(PlayOptions):
 def resolve_job(
     job: MainJob,
 ) -> MainJob:
-    "Resolve seeds and `frozen='auto'`, and validate the job. Raises `ValueError` or `FileNotFoundError`."
+    """Resolve seeds and `frozen='auto'`, and validate the job. Raises `ValueError`, `FileNotFoundError`, or `KeyError`
+    for an unknown task."""
+    from uitars_nb.tasks.base import suite
+    import uitars_nb.tasks.session_pools   # registers all tasks
+    for tasks in filter(None, (job.suite, job.demonstrated)): suite(tasks)
     if job.seed: job = replace(job, sft=replace(job.sft, seed=job.seed), rl=replace(job.rl, seed=job.seed))
     job = replace(job, sft=replace(job.sft, frozen=resolve_frozen(job.sft.frozen, job.start)),
                   rl=replace(job.rl, frozen=resolve_frozen(job.rl.frozen, job.start)))
     shown = job.demonstrations or job.demonstrations_hard or job.expert_takeovers
-    if shown and not (job.sft.steps or job.replay):
+    if shown and not (job.sft.steps or (job.replay and job.rl.updates and job.rl.replay_weight)):
         raise ValueError('no step is made and nothing is replayed, so nothing would learn from the demonstrations: '
                          'give --sft.steps, --replay or --demonstrations 0')
+    if job.demonstrations_hard and not job.validation_episodes:
+        raise ValueError('demonstrations_hard is for tasks that the start fails on: give --validation_episodes 10, '
+                         'which plays validation episodes of every task first')
     check_rl(job.rl)
     if job.rl.updates:
         from uitars_nb.flywheel.reward_names import named_reward
         named_reward(job.reward)
+        resolve_rl(job.rl, job, job.start, ())
     return job
 
 # %% ../../nbs/85_pipelines/40_main_job.ipynb #7fcc3096

@@ -47,15 +47,12 @@ def sized_pool(
     manager: str = '',              # of leased sessions, as `pool_for` takes it
 ):
     "An unopened pool. Raises `ValueError` for a size with tasks that are not pages."
-    from uitars_nb.sandbox.browser.pool import BrowserPool
     from uitars_nb.tasks.base import opener_of
-    from uitars_nb.tasks.miniwob.task import BROWSER
     from uitars_nb.tasks.session_pools import pool_for
-    if not size: return pool_for(names, browsers, sessions, manager)
-    if manager: raise ValueError('--size is for browsers of this machine, not for those that --manager leases')
-    if opened := [o for o in names if opener_of(o)]:
+    if manager and size: raise ValueError('--size is for browsers of this machine, not for those that --manager leases')
+    if size and (opened := [o for o in names if opener_of(o)]):
         raise ValueError(f'--size is for pages, and {opened[0]} opens its own session')
-    return BrowserPool(replace(BROWSER, size=size, window=tuple(map(max, BROWSER.window, size))), browsers, sessions)
+    return pool_for(names, browsers, sessions, manager, size)
 
 # %% ../../nbs/85_pipelines/05_playing.ipynb #a25b003c
 def screens_with(

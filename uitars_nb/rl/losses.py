@@ -23,7 +23,7 @@ def masked_mean(
     x_BT: Tensor,                    # values
     response_BT: Tensor,             # bool, mask of the response tokens
     mean: Mean = 'token',            # 'token' | 'sequence'
-    total: float | None = None,      # divisor: tokens (or sequences) of the whole batch, if this is a micro-batch
+    total: float | None = None,      # divisor: tokens (or sequences) of the whole minibatch, if this is a micro-batch
     length_B: Tensor | None = None,  # response tokens of each row's trajectory, if it spans rows; needs `total`
 ) -> Tensor:
     """Mean over response tokens, or mean over trajectories of their token means; 0 for an empty mask.
@@ -167,7 +167,7 @@ def positive_nll(
     logp_BT: Tensor,             # log-probabilities
     response_BT: Tensor,         # bool, mask of the response tokens
     success_B: Tensor,           # bool, outcome of each trajectory
-    total: float | None = None,  # divisor: response tokens of all successful trajectories of the batch
+    total: float | None = None,  # divisor: response tokens of all successful trajectories of the minibatch
 ) -> Tensor:
     "Mean negative log-likelihood of the response tokens of successful trajectories; 0 if there are none."
     return -masked_mean(logp_BT, response_BT & success_B[:, None], total=total)

@@ -48,15 +48,20 @@ def penalty_levels(
     signal_BS: Tensor,      # intermediate signals of the task
     max_steps_B: Tensor,    # int, step budget of each task
     shaping: Shaping,       # weights and token budget
+    success_B: Tensor | None = None,   # bool, outcome of each trajectory; None: all failed
 ) -> dict[str, Tensor]:
     "Term -> level (B, S) after each step, 0 to 1."
     so_far = lambda x_BS: x_BS.double().cumsum(1)
     budget_B1, spent_BS = max_steps_B[:, None].clamp(min=1), so_far(tokens_BS)
+    taken_BS = so_far(tokens_BS > 0)
+    early_B1 = taken_BS[:, -1:] < budget_B1
+    if success_B is not None: early_B1 = early_B1 & ~success_B[:, None]
     return dict(
         format=(so_far(malformed_BS) / budget_B1).clamp(max=1),
         length=(spent_BS / shaping.max_tokens).clamp(max=1),
-        step=(so_far(tokens_BS > 0) / budget_B1).clamp(max=1),
+        step=(taken_BS / budget_B1).clamp(max=1),
         overlong=-soft_overlong(spent_BS, shaping.max_tokens, shaping.cache_tokens),
+        early=(early_B1 & (taken_BS == taken_BS[:, -1:]) & (taken_BS > 0)).double(),
         signal=so_far(signal_BS).clamp(0, 1))
 
 # %% ../../nbs/50_rl/20_shaping.ipynb #f7f4635b
@@ -71,6 +76,7 @@ def shape_rewards(
     signal_BS: Tensor,      # float
     max_steps_B: Tensor,    # int
     shaping: Shaping = Shaping(),   # weights and token budget
+    success_B: Tensor | None = None,   # as in `penalty_levels`
 ) -> Shaped:
     """Shaping rewards of each step. Raises `ValueError` for a signal or malformed reply at a step without response
     tokens, and for signals that are not finite."""
@@ -79,7 +85,8 @@ def shape_rewards(
     if ((tokens_BS == 0) & (malformed_BS | (signal_BS != 0))).any():
         raise ValueError('a step without response tokens cannot be malformed nor earn a signal: '
                          'leave it out of the batch')
-    levels, dtype = penalty_levels(malformed_BS, tokens_BS, signal_BS, max_steps_B, shaping), signal_BS.dtype
+    levels = penalty_levels(malformed_BS, tokens_BS, signal_BS, max_steps_B, shaping, success_B)
+    dtype = signal_BS.dtype
     signed = {k: getattr(shaping, k) * (-v if k in PENALTIES else v) for k, v in levels.items()}
     rises = {k: v.diff(dim=1, prepend=v.new_zeros(len(v), 1)) for k, v in signed.items()}
     if shaping.potential:

@@ -8,7 +8,7 @@ __all__ = ['SPLITS', 'TASKS', 'SUITES', 'SANDBOXES', 'Outcome', 'Task', 'split_o
 
 # %% ../../nbs/20_tasks/00_base.ipynb #00821734
 import inspect, zlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -25,7 +25,7 @@ class Outcome:
     success: bool = False
     done: bool = False                        # the task has ended the episode
     info: dict = field(default_factory=dict)  # details, JSON-like
-    signal: float | None = None               # progress, 0 to 1, or None if the task cannot measure it
+    signal: float | None = None               # progress since `setup`, 0 to 1; None if the task cannot measure it
 
     def __post_init__(self):
         if not -1 <= self.reward <= 1: raise ValueError(f'a raw reward lies in [-1, 1], not {self.reward}')
@@ -35,7 +35,8 @@ class Outcome:
 # %% ../../nbs/20_tasks/00_base.ipynb #67d0f4db
 @runtime_checkable
 class Task(Protocol):
-    "A family of task instances, one per seed. Tasks without a browser page add an `opener` (`tasks.session_pools`)."
+    """A family of task instances, one per seed. A task in a page may set its screen by an attribute, such as
+    `browser = BrowserConfig(size=(1024, 768))`; others add an `opener` (`tasks.session_pools`)."""
     name: str       # 'family/task', such as 'miniwob/click-test'
     max_steps: int  # step budget
 
@@ -76,13 +77,14 @@ def seeds(
 # %% ../../nbs/20_tasks/00_base.ipynb #c123c8b3
 def check_train_split(
     specs: Iterable[TaskSpec],  # of episodes about to be trained on
-) -> Iterator[TaskSpec]:
-    "Yields the same specs. Raises `ValueError` at the first spec outside the training split."
+) -> list[TaskSpec]:
+    "Return the same specs. Raises `ValueError` if one is outside the training split."
+    specs = list(specs)
     for spec in specs:
         if spec.split != 'train' or split_of(spec.seed) != 'train':
             raise ValueError(f'{spec.id}, of the split {spec.split!r} and with a seed of the split '
                              f'{split_of(spec.seed)!r}, must not be trained on')
-        yield spec
+    return specs
 
 # %% ../../nbs/20_tasks/00_base.ipynb #02e3489e
 TASKS: dict[str, Task] = {}          # name -> task
@@ -133,7 +135,7 @@ def suite(
         if o not in SUITES and o not in TASKS:
             raise KeyError(f'no suite or task {o!r}; {_near(o, [*SUITES, *TASKS])}')
     tasks = dict.fromkeys(task for o in names for task in SUITES.get(o, [o]))
-    return [TaskSpec(o, s, split=split, max_steps=max_steps or TASKS[o].max_steps)
+    return [TaskSpec(o, s, split=split, max_steps=max_steps or get_task(o).max_steps)
             for o in tasks for s in seeds(split, n, o, start)]
 
 # %% ../../nbs/20_tasks/00_base.ipynb #8232284d

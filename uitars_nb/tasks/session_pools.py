@@ -45,10 +45,12 @@ def pool_for(
     browsers: int = 1,     # Chromium processes
     pages: int = 1,        # sessions in each browser; an opener gets browsers * pages sessions
     manager: str = '',     # of leased sessions, as `client_of` takes it; '': sessions of this process
+    size: tuple[int, int] | None = None,   # width and height of pages; None: as the tasks have it
 ):
     """Return an unopened pool. Raises `KeyError` for an unknown task, and `ValueError` for one that leased sessions
     cannot play."""
-    kinds = {name: opener_of(name) or browser_of(name) for name in names}   # task -> how its session is opened
+    page_of = lambda name: browser_of(name).resized(size) if size else browser_of(name)
+    kinds = {name: opener_of(name) or page_of(name) for name in names}   # task -> how its session is opened
     if manager: return LeasedPools(manager, kinds, browsers * pages)
     pools = {kind: _pool(kind, browsers, pages) for kind in dict.fromkeys(kinds.values() or [BROWSER])}
     return MixedPool(pools, kinds) if len(pools) > 1 else next(iter(pools.values()))

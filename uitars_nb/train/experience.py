@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['sampled_example', 'group_key', 'response_steps', 'Experience', 'same_prompts', 'check_trainable', 'build_experience',
            'outcome_rewards', 'shape_experience', 'shaped_rewards', 'token_rewards', 'advantages', 'rewards_to_come',
-           'relative_to_group', 'group_advantages', 'MicroBatch', 'prompt_bundles', 'micro_batches', 'minibatches']
+           'relative_to_group', 'scaled_by_task', 'group_advantages', 'MicroBatch', 'prompt_bundles', 'micro_batches',
+           'minibatches']
 
 # %% ../../nbs/70_train/20_experience.ipynb #2e0c3221
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ class Experience:
     "B trajectories of R samples with N response tokens in all; vectors over N are ordered by sample."
     examples: list[Example]       # R
     traj_R: torch.Tensor          # int64, the sample's trajectory
-    step_R: torch.Tensor          # int64, its number among the trajectory's samples
+    turn_R: torch.Tensor          # int64, number of the sample's turn in its trajectory
     length_R: torch.Tensor        # int64, response tokens
     behaviour_N: torch.Tensor     # fp32, log-probabilities under the weights that sampled each token
     version_N: torch.Tensor       # int64, version of those weights
@@ -64,7 +65,7 @@ class Experience:
     tasks: tuple[str, ...]        # B names
     ids: tuple[str, ...]          # B
     prompt_R: torch.Tensor | None = None   # int64, number of each sample's prompt, to share its pass; None: no sharing
-    views: Mapping[int, ImageEntry] | None = None   # id of an image -> its cached features (`train.update`)
+    views: Mapping[int, ImageEntry] | None = None   # id of an image -> its cached features (`train.passes`)
 
     def __len__(self): return len(self.outcome_B)
 
@@ -77,14 +78,14 @@ class Experience:
     @property
     def turn_BT(self) -> torch.Tensor:
         "int (B, T): number of the turn that each response token belongs to; -1 elsewhere."
-        turn_N = self.step_R.repeat_interleave(self.length_R)
+        turn_N = self.turn_R.repeat_interleave(self.length_R)
         return torch.full(self.response_BT.shape, -1).masked_scatter(self.response_BT, turn_N)
 
     @property
     def tokens_BS(self) -> torch.Tensor:
         "int (B, S): number of response tokens of each turn."
         zeros = torch.zeros(self.signal_BS.shape, dtype=torch.long)
-        return zeros.index_put_((self.traj_R, self.step_R), self.length_R)
+        return zeros.index_put_((self.traj_R, self.turn_R), self.length_R)
 
     def along(self, x_N: torch.Tensor) -> torch.Tensor:
         "(B, T): a vector over the response tokens, laid out by trajectory and padded with 0."
@@ -93,7 +94,7 @@ class Experience:
     @property
     def malformed_N(self) -> torch.Tensor:
         "bool (N,): response tokens of malformed replies."
-        return self.malformed_BS[self.traj_R, self.step_R].repeat_interleave(self.length_R)
+        return self.malformed_BS[self.traj_R, self.turn_R].repeat_interleave(self.length_R)
 
 # %% ../../nbs/70_train/20_experience.ipynb #a8024f23
 def same_prompts(
@@ -126,9 +127,9 @@ def build_experience(
     steps = [trajs[b].steps[k] for b, _, k in rows]
     groups = {g: i for i, g in enumerate(dict.fromkeys(map(group_key, trajs)))}
     examples = [sampled_example(trajs[b], k) for b, _, k in rows]
-    traj_R, step_R = (torch.tensor([r[i] for r in rows]) for i in (0, 1))
+    traj_R, turn_R = (torch.tensor([r[i] for r in rows]) for i in (0, 1))
     return Experience(
-        examples, traj_R, step_R, torch.tensor([len(o.completion.ids) for o in steps]),
+        examples, traj_R, turn_R, torch.tensor([len(o.completion.ids) for o in steps]),
         _tokens(steps, 'logps', np.float32), _tokens(steps, 'versions', np.int64),
         torch.tensor([r.outcome for r in rewards], dtype=torch.float32), torch.tensor([r.success for r in rewards]),
         *_turn_tables(rows, steps, len(trajs)), torch.tensor([o.task.max_steps for o in trajs]),
@@ -161,7 +162,7 @@ def shape_experience(
     shaping: Shaping = Shaping(),
 ) -> Shaped:
     "Shaping rewards of each turn, with their terms."
-    return shape_rewards(exp.malformed_BS, exp.tokens_BS, exp.signal_BS, exp.max_steps_B, shaping)
+    return shape_rewards(exp.malformed_BS, exp.tokens_BS, exp.signal_BS, exp.max_steps_B, shaping, exp.success_B)
 
 def shaped_rewards(
     exp: Experience,
@@ -209,18 +210,36 @@ def relative_to_group(
     mean_GS = total_GS.index_add_(0, group_B, value_BS * played_BS) / count_GS.clamp(min=1)
     return (value_BS - mean_GS[group_B]) * played_BS
 
+def scaled_by_task(
+    adv_BS: torch.Tensor,      # fp32
+    played_BS: torch.Tensor,   # bool, the trajectory has this turn
+    tasks: Sequence[str],      # of each trajectory
+    most: float = 3.,          # largest size of the result; a lucky turn counts no more
+    least: float = 1e-4,       # floor of the divisor
+) -> torch.Tensor:
+    "(B, S): divided by the root mean square over the turns of the same task, at most `most` in size."
+    out_BS = adv_BS.clone()
+    for name in {*tasks}:
+        rows_B = torch.tensor([o == name for o in tasks])
+        rms = adv_BS[rows_B][played_BS[rows_B]].square().mean().sqrt().clamp(min=least)
+        out_BS[rows_B] = (adv_BS[rows_B] / rms).clamp(-most, most)
+    return out_BS
+
 def group_advantages(
     exp: Experience,
     shaping: Shaping = Shaping(),
     scale: bool = True,    # divide by the standard deviation of the group's outcomes
     gamma: float = 1.,     # discount of shaping rewards, per token
+    scale_shaping: bool = False,   # divide the part of the shaping rewards as `scaled_by_task` does
 ) -> torch.Tensor:
     """GRPO's advantages (N,): the outcome relative to the prompt group, plus the shaping rewards to come relative to
     those of the group at the same turn. Advantages of malformed replies are at most 0."""
     outcome_B = grpo_advantages(outcome_rewards(exp, shaping), exp.group_B, scale)
-    ahead_BS = rewards_to_come(shaped_rewards(exp, shaping), exp.tokens_BS, gamma)
-    adv_BS = outcome_B[:, None] + relative_to_group(ahead_BS, exp.tokens_BS > 0, exp.group_B)
-    adv_N = adv_BS[exp.traj_R, exp.step_R].repeat_interleave(exp.length_R)
+    ahead_BS, played_BS = rewards_to_come(shaped_rewards(exp, shaping), exp.tokens_BS, gamma), exp.tokens_BS > 0
+    shaped_BS = relative_to_group(ahead_BS, played_BS, exp.group_B)
+    if scale_shaping: shaped_BS = scaled_by_task(shaped_BS, played_BS, exp.tasks)
+    adv_BS = outcome_B[:, None] + shaped_BS
+    adv_N = adv_BS[exp.traj_R, exp.turn_R].repeat_interleave(exp.length_R)
     return torch.where(exp.malformed_N, adv_N.clamp(max=0), adv_N)
 
 # %% ../../nbs/70_train/20_experience.ipynb #c9cc9a86

@@ -150,9 +150,10 @@ def zero_variance(
     dropped: Counter,    # of trajectories, by reason; counted up
     most: int,           # trajectories that may be dropped for this reason
 ) -> bool:
-    "Whether all samples of a group have the same outcome. Raises `NothingToLearn` for more than `most` trajectories."
+    """Whether all samples of a group have the same outcome and gained the same in each step. Raises `NothingToLearn`
+    for more than `most` trajectories."""
     rewards = [judge.result(o) for o in group]
-    if len({o.outcome for o in rewards}) > 1: return False
+    if len({(o.outcome, *(s.reward for s in t.steps)) for o, t in zip(rewards, group)}) > 1: return False
     dropped.update(alike=len(group), alike_solved=sum(o.success for o in rewards))
     if dropped['alike'] <= most: return True
     raise NothingToLearn(f'of {dropped["alike"]} episodes, {dropped["alike_solved"]} of them successes, each earned '

@@ -50,7 +50,8 @@ def batch_targets(
     "Targets of the actor's loss for the configured algorithm. Whitening uses statistics over all devices."
     c = config
     if c.algorithm == 'grpo':
-        return Targets(old_N, group_advantages(exp, c.shaping, c.group_scale, c.gamma), reference_N)
+        adv_N = group_advantages(exp, c.shaping, c.group_scale, c.gamma, c.scale_shaping)
+        return Targets(old_N, adv_N, reference_N)
     if c.algorithm == 'reinforce++':
         return Targets(old_N, reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.response_BT, c.gamma, LEAST,
                                                       reduce_over_devices)[exp.response_BT], reference_N)
@@ -202,7 +203,7 @@ class ActorCritic(L.LightningModule):
         actor = MuonAdamW(groups(self.model.named_parameters(), c.lr, c.decay, c.muon), c.momentum)
         if self.critic is None: return [actor]
         muon = c.muon and not self.critic.shared
-        return [actor, MuonAdamW(groups(self.critic.named_parameters(), c.critic_lr, c.decay, muon))]
+        return [actor, MuonAdamW(groups(self.critic.named_parameters(), c.critic_lr, c.decay, muon), c.momentum)]
 
     def on_train_start(self):
         "Move the reference policy, which is not a submodule, to the device of the module."

@@ -9,7 +9,7 @@ __all__ = ['BrowserConfig', 'tab_commands', 'prepare_tab', 'TabGroup', 'create_c
 # %% ../../../nbs/10_sandbox/10_browser/52_context.ipynb #5dab4f31
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,10 @@ class BrowserConfig:
     proxy: str = '127.0.0.1:9'              # receives requests to hosts that are not allowed; nothing listens there
     uploads: tuple[str, ...] = ()           # files that file choosers offer
     timeout: float = 10.                    # seconds until an unresponsive page counts as failed
+
+    def resized(self, size: tuple[int, int]) -> 'BrowserConfig':
+        "The same with a screen of that size; a larger viewport stays at least as large."
+        return replace(self, size=tuple(size), window=self.window and tuple(map(max, self.window, size)))
 
 # %% ../../../nbs/10_sandbox/10_browser/52_context.ipynb #0c88c5d9
 def tab_commands(tabs: 'TabGroup') -> list[tuple[str, dict]]:
