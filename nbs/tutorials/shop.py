@@ -35,8 +35,9 @@ class Shop:
         return Outcome(float(paid and right), paid and right, done=paid)
 
     async def oracle(self, session, spec):
-        "Put the wanted goods into the basket, then pay."
-        for id in [*self.order(spec)[1], 'pay']: yield await click_on(session, '$(x)', f'#{id}')
+        "Put the wanted goods that are missing into the basket, then pay."
+        basket = await session.evaluate('basket')
+        for id in [*(o for o in self.order(spec)[1] if o not in basket), 'pay']: yield await click_on(session, '$(x)', f'#{id}')
 
 
 SUITES['shop/all'] = [register(Shop()).name]

@@ -29,7 +29,7 @@ from ..tasks.base import Task, Outcome
 # %% ../../nbs/40_agent/00_loop.ipynb #f3ea4733
 @dataclass(frozen=True)
 class Reply:
-    "One turn of an agent: a thought with actions, or a parser error."
+    "An agent's answer to one observation: a thought with actions, or a parser error."
     thought: str = ''
     actions: tuple[Action, ...] = ()
     completion: Completion | None = None  # the model's sampled reply, if a model was asked

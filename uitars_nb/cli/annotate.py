@@ -36,7 +36,7 @@ class Annotation:
     top_p: float = 1.         # nucleus of the sampling: smallest token set with this probability, 0 to 1
     max_tokens: int = REPLY   # tokens of a reply, at most
     seed: int = 0             # of sampling
-    dtype: str = 'auto'       # weights: float32, bfloat16, int8, w4a8 or auto: as stored (fp32 if bf16 is emulated)
+    dtype: str = 'auto'       # weights: float32, bfloat16, float16, auto (as stored); on the CPU also int8, w4a8
     dialect: str = ''         # ui-tars-2, ui-tars-1.5 or ui-tars-1; empty: as the server reports, or as in training
     context: int = 0          # tokens of prompt and reply; 0: as the server reports, or as in training
 

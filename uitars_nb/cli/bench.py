@@ -27,10 +27,11 @@ class BenchOptions:
 
     Examples:
       uitars-nb bench
-      uitars-nb bench grounding --policy http://127.0.0.1:8000/v1 --dialect ui-tars-1.5
+      uitars-nb bench grounding --policy http://127.0.0.1:8000/v1 --dialect ui-tars-1.5 --max_tokens 512
       uitars-nb bench infinity --data ../webarena-infinity --infinity.suite infinity/oracle
       uitars-nb bench browsecomp --data test.csv --browsecomp.corpus pages.jsonl --judge.url http://127.0.0.1:9000/v1
-      uitars-nb bench swebench --data verified.jsonl --swebench.repositories clones --policy ./UI-TARS-1.5-7B
+      uitars-nb bench swebench --data verified.jsonl --swebench.repositories clones --policy ./UI-TARS-1.5-7B \\
+          --max_tokens 4096
       uitars-nb bench osworld --data results/pyautogui/screenshot/uitars
     """
     name: Annotated[str, POSITIONAL] = ''   # a benchmark; empty: list them
@@ -39,8 +40,10 @@ class BenchOptions:
 
 def bench(options: BenchOptions):
     "List the benchmarks, or run one and print the result."
-    if options.name: return print(*result_lines(run_benchmark(options.name, options.config), options.rows), sep='\n')
-    print(bench_list(options.config))
+    if not options.name: return print(bench_list(options.config))
+    result = run_benchmark(options.name, options.config)
+    print(*result_lines(result, options.rows), sep='\n')
+    if result.missing: raise SystemExit(1)
 
 COMMANDS['bench'] = bench
 

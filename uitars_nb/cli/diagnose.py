@@ -32,6 +32,9 @@ class DiagnoseOptions(PlayOptions):
     samples: int = 8          # sampled episodes of each instance
     skip: int = 0             # instances of each task to skip first
     temperature: float = 1.   # of the samples
+    dtype: str = 'auto'       # weights: float32, bfloat16, float16, auto (as stored); on the CPU also int8, w4a8
+    dialect: str = ''         # ui-tars-2, ui-tars-1.5 or ui-tars-1; empty: as the server or the training has it
+    context: int = 0          # tokens of prompt and reply; 0: as the server or the training has it
 
     def __post_init__(self):
         super().__post_init__()
@@ -46,7 +49,7 @@ def recipes_of(
     from uitars_nb.evaluation.recipe import Recipe
     o = options
     same = dict(suite=o.suite, policy=o.policy, split='train', episodes=o.instances, skip=o.skip,
-                max_steps=o.max_steps, max_tokens=o.max_tokens)
+                max_steps=o.max_steps, max_tokens=o.max_tokens, dtype=o.dtype, dialect=o.dialect, context=o.context)
     return dict(greedy=Recipe(**same), sampled=Recipe(samples=o.samples, temperature=o.temperature, **same))
 
 def diagnose_policy(options: DiagnoseOptions):

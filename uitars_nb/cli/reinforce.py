@@ -26,8 +26,10 @@ class ReinforceOptions:
       uitars-nb reinforce runs/rl --start runs/sft/policy --suite miniwob/quick --updates 50
       uitars-nb reinforce runs/rl --start runs/sft/policy --shaping.potential --gae_lambda_policy .97
       uitars-nb reinforce runs/rl --start runs/sft/policy --replay_stores runs/demos --replay_weight .5
-      uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --suite miniwob/all --devices 8 --strategy fsdp
-      uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --algorithm grpo --samples 8 --lora 16 --checkpointing
+      uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --suite miniwob/all --devices 8 --strategy fsdp \\
+          --lr 1e-6 --max_tokens 512
+      uitars-nb reinforce runs/rl --start UI-TARS-1.5-7B --algorithm grpo --samples 8 --lora 16 --checkpointing \\
+          --max_tokens 512
     """
     out: Annotated[Path, POSITIONAL]       # directory of the run; resumed where it exists
     start: Path                            # a checkpoint's directory

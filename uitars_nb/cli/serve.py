@@ -31,7 +31,7 @@ class ServeOptions:
     port: int = 8000          # port; 0: a free one
     token: str = ''           # token of the clients; empty: that of UITARS_TOKEN, else a random one, which is printed
     name: str = ''            # name of the model; empty: that of the checkpoint's directory
-    dtype: str = 'auto'       # weights: float32, bfloat16, int8, w4a8 or auto: as stored (fp32 if bf16 is emulated)
+    dtype: str = 'auto'       # weights: float32, bfloat16, float16, auto (as stored); on the CPU also int8, w4a8
     batch: int = 32           # replies that are written at once, at most
 
     def __post_init__(self):

@@ -102,7 +102,8 @@ class ShowOptions:
     """List the trajectories of a store, or show one.
 
     Examples:
-      uitars-nb show runs/main --success no --task miniwob/click-test
+      uitars-nb show runs/main --success no --task miniwob/click-dialog
+      uitars-nb show runs/main/ppo/rank-0
       uitars-nb show runs/main ID --html episode.html --gif episode.gif
     """
     store: Annotated[Path, POSITIONAL]   # a store, or the directory of a run

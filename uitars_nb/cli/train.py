@@ -83,7 +83,7 @@ class TrainOptions:
       uitars-nb train runs/sft --start runs/ct/policy --demonstrations runs/demos --steps 300
       uitars-nb train runs/large --start UI-TARS-1.5-7B --demonstrations runs/demos --lora 16 --batch 4 --lr 1e-4 \\
         --no_muon --checkpointing
-      uitars-nb train runs/judge --start runs/sft/policy --outcomes runs/main/rl --steps 200
+      uitars-nb train runs/judge --start runs/sft/policy --outcomes runs/main/ppo/rank-0 --steps 200
       uitars-nb train runs/ct2 --start runs/sft/policy --outcomes runs/played --inverse_dynamics runs/played --steps 50
     """
     out: Annotated[Path, POSITIONAL]   # directory of the run; resumed where it exists

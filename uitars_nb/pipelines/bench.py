@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['BENCHMARKS', 'AGENT', 'JAIL', 'COMMANDS_OF', 'Benchmark', 'adapter', 'keep_harness', 'weights_of', 'policy_of',
            'play_grounding', 'play_infinity', 'judged', 'need_judge', 'play_browsecomp', 'play_mind2web',
-           'play_swebench', 'play_webarena', 'play_harbor', 'harbor_commands', 'play_osworld', 'read_examples',
-           'serve_desktop', 'osworld_commands', 'play_androidworld', 'play_cubes', 'cube_commands', 'BenchResult',
-           'benchmark_rows', 'run_benchmark', 'read_benchmark']
+           'play_swebench', 'play_webarena', 'play_harbor', 'told_options', 'harbor_commands', 'play_osworld',
+           'own_figure', 'read_examples', 'serve_desktop', 'osworld_commands', 'play_androidworld', 'play_cubes',
+           'cube_commands', 'BenchResult', 'benchmark_rows', 'run_benchmark', 'read_benchmark']
 
 # %% ../../nbs/85_pipelines/66_bench.ipynb #53347f1e
 import os, shutil, zlib
@@ -199,7 +199,8 @@ JAIL = 'uitars_nb.evaluation.benchmarks.harbor_jail:JailEnvironment'
 
 @adapter('harbor', 'Terminal-Bench 2 under harbor: results of a job, or tasks in the jail',
          lambda c: [need_path(c.data, "a job's folder (--data)") if c.data else
-                    need_module('harbor', 'harbor (Python 3.12 or later, pip install harbor uitars_nb)')])
+                    need_module('harbor', 'harbor (Python 3.12 or later, '
+                                "pip install harbor -e 'PATH/TO/uitars_nb[train]')")])
 def play_harbor(config: BenchConfig, out: Path) -> list[str]:
     "Read a job, or play tasks in the jail."
     from uitars_nb.evaluation.benchmarks import terminal_bench as b
@@ -215,12 +216,18 @@ def play_harbor(config: BenchConfig, out: Path) -> list[str]:
     keep_harness(out, index, **told)
     return []
 
+def told_options(config: BenchConfig) -> list[str]:
+    "The policy's options that differ from the defaults, as NAME=VALUE."
+    usual = player_options(BenchConfig())
+    return [f'{k}={v}' for k, v in player_options(config).items() if v != usual[k]]
+
 def harbor_commands(config: BenchConfig) -> list[str]:
     "How harbor plays our agent."
-    agent = f'--agent {AGENT} --ak policy={config.policy}'
+    agent = ' '.join([f'--agent {AGENT} --ak policy={config.policy}', *(f'--ak {o}' for o in told_options(config))])
     return [f'with Docker:  harbor run -d terminal-bench@2.0 {agent}',
             f'in the jail:  harbor run --path TASKS --env {JAIL} {agent}',
-            f'or:           uitars-nb bench harbor --harbor.tasks TASKS --policy {config.policy}',
+            ' '.join([f'or:           uitars-nb bench harbor --harbor.tasks TASKS --policy {config.policy}',
+                      *(f'--{o}' for o in told_options(config))]),
             'its result:   uitars-nb bench harbor --data jobs/JOB']
 
 # %% ../../nbs/85_pipelines/66_bench.ipynb #ff9f32b7
@@ -243,15 +250,22 @@ def play_osworld(config: BenchConfig, out: Path) -> list[str]:
         try: index = b.run_osworld(read_examples(o.tasks), agent, o.address, out, max_steps=steps, pause=o.pause)
         finally: agent.close()
     keep_harness(out, index, **told)
-    return []
+    return [own_figure(index)]
+
+def own_figure(index: pd.DataFrame) -> str:
+    "OSWorld's figure: the mean score over all tasks."
+    played = index[~index.env_failure]
+    return (f"OSWorld's own figure, the mean score over {len(played)} tasks, partial scores included: "
+            f'{played.reward.astype(float).mean():.1%}; the line above is a mean over domains of whole successes')
 
 def read_examples(
-    path: Path,   # a JSON file with a task or a list of them, or a folder
+    path: Path,   # a JSON file with a task or a list of them, or a folder with a sub-folder a domain
 ) -> list[dict]:
-    "OSWorld's tasks. Raises `FileNotFoundError` if there are none."
+    "OSWorld's tasks; those of a folder with their `domain`. Raises `FileNotFoundError` if there are none."
     files = sorted(path.rglob('*.json')) if path.is_dir() else [path] * path.exists()
-    read = [o if isinstance(o, list) else [o] for o in map(read_json, files)]
-    found = [o for many in read for o in many if 'evaluator' in o]
+    of = lambda file: dict(domain=file.parent.name) if path.is_dir() and file.parent != path else {}
+    read = [(of(file), found if isinstance(found, list) else [found]) for file in files for found in [read_json(file)]]
+    found = [more | o for more, many in read for o in many if isinstance(o, dict) and 'evaluator' in o]
     if not found: raise FileNotFoundError(f'{path} holds no task of OSWorld (JSON with id, config and evaluator)')
     return found
 
@@ -265,7 +279,8 @@ def serve_desktop() -> list[str]:
 
 def osworld_commands(config: BenchConfig) -> list[str]:
     "How OSWorld plays our agent on our desktop."
-    play = f'uitars-nb bench osworld --osworld.tasks TASKS.json --policy {config.policy}'
+    play = ' '.join([f'uitars-nb bench osworld --osworld.tasks TASKS --policy {config.policy}',
+                     *(f'--{o}' for o in told_options(config))])
     return ['desktop:     uitars-nb bench osworld --osworld.serve', f'tasks:       PYTHONPATH=OSWORLD {play}',
             'its result:  uitars-nb bench osworld --data RESULTS']
 
@@ -318,6 +333,7 @@ class BenchResult:
     score: str = ''                     # '' if no episode has a result yet
     table: pd.DataFrame | None = None   # by task
     recipe: dict | None = None          # the run's parameters
+    missing: bool = False               # nothing ran, because something is missing here
 
 def benchmark_rows(config: BenchConfig = BenchConfig()) -> list[list[str]]:
     "A header, and for each benchmark its name, title, what it needs and what of that is missing here."
@@ -331,7 +347,7 @@ def run_benchmark(name: str, config: BenchConfig) -> BenchResult:
     "Play or read a benchmark. Raises `KeyError` for an unknown name, `ValueError` for what is missing."
     if name not in BENCHMARKS: raise KeyError(f'no benchmark {name!r}; there are {", ".join(sorted(BENCHMARKS))}')
     bench, out = BENCHMARKS[name], folder_of(name, config)
-    if missing(bench.needs(config)) and name in COMMANDS_OF: return BenchResult(out, _advice(name, bench, config))
+    if missing(bench.needs(config)) and name in COMMANDS_OF: return BenchResult(out, _advice(name, bench, config), missing=True)
     require(name, bench.needs(config))
     kept = f'{out} keeps what was played' if bench.resumable else 'nothing of it is kept: it plays in one go'
     with report_interrupt(lambda: kept): notes = bench.play(config, out)

@@ -110,9 +110,9 @@ class BenchConfig:
     concurrent: int = 1         # episodes at a time, in benchmarks of tools
     temperature: float = 0.     # sampling temperature; 0: greedy
     top_p: float = 1.           # nucleus of the sampling, 0 to 1
-    max_tokens: int = REPLY     # tokens of a reply, at most
+    max_tokens: int = REPLY     # tokens of a reply, at most; published models need 512 or more
     seed: int = 0               # of sampling
-    dtype: str = 'auto'         # weights: float32, bfloat16, int8, w4a8 or auto
+    dtype: str = 'auto'         # weights: float32, bfloat16, float16, auto (as stored); on the CPU also int8, w4a8
     dialect: str = ''           # ui-tars-2, ui-tars-1.5 or ui-tars-1; empty: as the server or the training has it
     context: int = 0            # tokens of prompt and reply; 0: as the server or the training has it
     judge: WebJudgeOptions = field(default_factory=WebJudgeOptions)
@@ -147,7 +147,9 @@ def folder_of(
     config: BenchConfig,
 ) -> Path:
     "The run's directory."
-    return config.out or Path('runs/bench')/f'{name}-{config.policy}'.strip('./').replace('/', '-')
+    read = name in ('osworld', 'harbor') and config.data   # results of another run, in a directory of its own
+    what = str(config.data) if read else config.policy
+    return config.out or Path('runs/bench')/f'{name}-{what.strip("./")}'.replace('/', '-')
 
 # %% ../../nbs/85_pipelines/64_bench_options.ipynb #3c4005b2
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ..train.configs import Objective
 class EvaluationOptions:
     "How a policy is measured."
     episodes: int = 20    # test episodes of each task
-    dtype: str = 'auto'   # weights: float32, bfloat16, int8, w4a8 or auto: as stored (fp32 if bf16 is emulated)
+    dtype: str = 'auto'   # weights: float32, bfloat16, float16, auto (as stored); on the CPU also int8, w4a8
 
     def __post_init__(self): check_numbers(self, positive='episodes')
 

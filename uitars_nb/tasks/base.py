@@ -7,7 +7,7 @@ __all__ = ['SPLITS', 'TASKS', 'SUITES', 'SANDBOXES', 'Outcome', 'Task', 'split_o
            'get_task', 'opener_of', 'suite', 'own_page']
 
 # %% ../../nbs/20_tasks/00_base.ipynb #00821734
-import inspect, zlib
+import inspect, os, zlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,7 +133,8 @@ def suite(
         raise KeyError(f'{name!r} names nothing before or behind a comma: leave that comma out')
     for o in names:
         if o not in SUITES and o not in TASKS:
-            raise KeyError(f'no suite or task {o!r}; {_near(o, [*SUITES, *TASKS])}')
+            own = '' if os.environ.get('UITARS_TASKS') else '; a task of your own needs UITARS_TASKS=MODULE'
+            raise KeyError(f'no suite or task {o!r}; {_near(o, [*SUITES, *TASKS])}{own}')
     tasks = dict.fromkeys(task for o in names for task in SUITES.get(o, [o]))
     return [TaskSpec(o, s, split=split, max_steps=max_steps or get_task(o).max_steps)
             for o in tasks for s in seeds(split, n, o, start)]

@@ -147,8 +147,8 @@ class TaskEnv(gymnasium.Env):
         self.task, self.split, self.text, self.render_mode = get_task(task), split, text, render_mode
         browser = getattr(self.task, 'browser', BROWSER)
         if size: browser = browser.resized(size)
-        self.size, self.action_space = browser.size, action_space()
-        self.observation_space = observation_space(self.size, text)
+        self.size, self.action_space, self.observation_space = (
+            browser.size, action_space(), observation_space(browser.size, text))
         self.player = TaskPlayer(self.task, make_session or opener_of(task) or partial(lone_browser, browser))
 
     session = property(lambda self: self.player.session, doc='The leased session, or None.')

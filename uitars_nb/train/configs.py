@@ -91,7 +91,7 @@ class PPOConfig:
     epochs: int = 2                     # passes over the samples of an update
     minibatches: int = 4                # optimiser steps per epoch
     micro_batch_tokens: int = 8192      # tokens of a micro-batch; a minibatch is split into as many as it needs
-    lr: float = 1e-4                    # learning rate of the actor
+    lr: float = 1e-4                    # of the actor; full training of a published checkpoint needs about 1e-6
     critic_lr: float = 2e-4             # learning rate of the critic
     muon: bool = False                  # Muon for matrices; else AdamW for all parameters
     momentum: float = .95               # of Muon, 0 to 1

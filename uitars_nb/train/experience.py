@@ -189,6 +189,7 @@ def advantages(
     adv = gae(token_rewards(exp, shaping), exp.along(value_N), exp.response_BT, **kwargs)
     return Advantages(*(x[exp.response_BT] for x in adv))
 
+# %% ../../nbs/70_train/20_experience.ipynb #6f0cb8bd
 def rewards_to_come(
     reward_BS: torch.Tensor,   # fp32, reward after each turn
     tokens_BS: torch.Tensor,   # int, response tokens of each turn

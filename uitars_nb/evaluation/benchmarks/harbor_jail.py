@@ -108,7 +108,7 @@ def need_harbor() -> None:
     try: import harbor
     except (ImportError, SyntaxError) as e:
         raise ImportError('harbor is missing: make an environment with Python 3.12 or later '
-                          'and `pip install harbor uitars_nb` in it (uitars_nb[train] for a model)') from e
+                          'and `pip install harbor -e "PATH/TO/uitars_nb[train]"` in it') from e
 
 class JailMethods:
     "The methods of a harbor environment in a jail: one user without root, the machine's programs, no network."

@@ -11,6 +11,7 @@ __all__ = ['SPACE', 'NAMES', 'NOTCHES', 'PASTE', 'WORDS', 'STOPS', 'call', 'keys
 import importlib, json, re, zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.request import ProxyHandler, Request, build_opener
@@ -187,9 +188,11 @@ class OSWorldAgent:
         **options,     # of `make_player`
     ) -> 'OSWorldAgent':
         "The agent of a policy by name, to be closed at the end. Raises `KeyError` if no such policy exists."
-        from uitars_nb.evaluation.policies import make_player   # needs more packages than the rest
+        from uitars_nb.evaluation.policies import make_player, script   # needs more packages than the rest
         stack = AsyncExitStack()
-        agent = cls(run(stack.enter_async_context(make_player(policy, **options))), system)
+        made = run(stack.enter_async_context(make_player(policy, **options)))
+        if not script(policy): made = replace(made, space=SPACE)   # the prompt offers what the guest can do
+        agent = cls(made, system)
         agent.closing = stack
         return agent
 
@@ -236,7 +239,10 @@ class GuestProvider:
         "Reset the desktop. Raises `OSError` if none answers."
         ip, port = self.address.split(':')[:2]
         request = Request(f'http://{ip}:{port}/uitars/reset', data=b'', method='POST')
-        build_opener(ProxyHandler({})).open(request, timeout=120).close()
+        try: build_opener(ProxyHandler({})).open(request, timeout=120).close()
+        except OSError as e:
+            raise ConnectionError(f'no desktop answers at {ip}:{port} ({e}): start one with '
+                                  'uitars-nb bench osworld --osworld.serve') from e
 
     def get_ip_address(self, path: str) -> str:
         "The address."
@@ -301,7 +307,7 @@ def run_osworld(
     size: tuple[int, int] = (1920, 1080),
     max_steps: int = 15,
     pause: float = 2.,                   # seconds after each action
-    domain: str = '',                    # folder of the tasks; '': of each, the first of its `related_apps`
+    domain: str = '',                    # of the tasks; '': of each its `domain`, or the first of its `related_apps`
     say: Callable[[str], None] = print,
 ) -> pd.DataFrame:
     "Play the tasks that have no result yet and return `read_osworld(out)`. Raises `ImportError` without OSWorld."
@@ -310,10 +316,11 @@ def run_osworld(
     env = module.DesktopEnv(provider_name='docker', action_space='pyautogui', cache_dir=str(Path(out)/'cache'),
                             screen_size=size, require_a11y_tree=False, require_terminal=False)
     for example in examples:
-        folder = Path(out)/(domain or (example.get('related_apps') or ['os'])[0])/example['id']
+        folder = Path(out)/(domain or example.get('domain') or (example.get('related_apps') or ['os'])[0])/example['id']
         if (folder/'result.txt').exists(): continue
         env.is_environment_used = True   # every task begins on a fresh desktop
-        say(f'{example["id"]}: {play_example(loop.run_single_example, agent, env, example, folder, max_steps, pause)}')
+        score = play_example(loop.run_single_example, agent, env, example, folder, max_steps, pause)
+        say(f'{example["id"]}: {(folder/"error.txt").read_text().strip() if score is None else score}')
     env.close()
     return read_osworld(out)
 
