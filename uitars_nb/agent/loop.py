@@ -222,7 +222,13 @@ class Episode:
                                    reply.aside))
             self.outcome = outcome or self.outcome
             async with self.guarded(): self.obs = await self.look()
-        self.stop = self.stop or exhausted_budget(self.steps, self.obs, self.spec, self.limits)
+        self.stop = self.stop or exhausted_budget(self.steps, self.timed_obs, self.spec, self.limits)
+
+    @property
+    def timed_obs(self) -> Observation:
+        "The newest observation. In real time its clock is set back by the seconds that the agent took to reply."
+        if not getattr(self.session, 'real_time', False): return self.obs
+        return replace(self.obs, clock_ms=max(0., self.obs.clock_ms - 1000 * self.seconds['agent']))
 
     def gained(self, outcome: Outcome | None) -> float:
         "Return the increase of the task's progress signal through this step; 0 if the task has no signal."

@@ -9,7 +9,7 @@ __all__ = ['SessionSource', 'pool_of', 'trajectory_id', 'attempt_episode', 'Atte
 import asyncio, contextlib, itertools
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Protocol
 
 from tqdm.auto import tqdm
@@ -149,10 +149,12 @@ async def play(
 ) -> list[Trajectory]:
     "Return all trajectories of the rollout, or an empty list if `keep` takes them."
     trajs, wins = [], 0
-    with tqdm(total=rollout.total, desc=rollout.policy, unit='ep', disable=not progress) as bar:
-        async for traj in rollout:
+    bar = tqdm(total=rollout.total, desc=rollout.policy, unit='ep', disable=not progress)
+    async with aclosing(aiter(rollout)) as played:   # `keep` may raise
+        async for traj in played:
             (keep or trajs.append)(traj)
             wins += traj.success
             bar.set_postfix(success=f'{wins / max(1, rollout.done):.0%}', env_failures=rollout.failures, refresh=False)
             bar.update(rollout.done + rollout.lost - bar.n)
+    bar.close()
     return trajs

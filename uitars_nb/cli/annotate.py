@@ -113,7 +113,7 @@ def annotation_lines(
     "Decisions by task, and the number of episodes, as text."
     from uitars_nb.core.runs import read_json, read_jsonl
     from uitars_nb.flywheel.annotation.interactive import acceptance
-    table = acceptance(read_jsonl(out/'decisions.jsonl')).reset_index()
+    table = acceptance({o['id']: o for o in read_jsonl(out/'decisions.jsonl')}.values()).reset_index()
     facts = dict(episodes=0, solved=0, env_failures=0) | read_json(out/'summary.json', {})
     head = '{episodes} episodes, {solved} solved, {env_failures} environment failures'.format(**facts)
     return f'{text_table([[*table.columns], *table.values.tolist()])}\n{head}'

@@ -92,7 +92,7 @@ class RecordingsOptions:
     uitars-nb show DIRECTORY draws them.
 
     Example:
-      uitars-nb recordings runs/recorded --into runs/flywheel
+      uitars-nb recordings runs/recorded --into runs/flywheel/pools
     """
     directory: Annotated[Path, POSITIONAL]   # directory of the recordings, a folder each
     into: Path | None = None                 # a flywheel's data, to which they are routed

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['EPISODES', 'PAIRED', 'plan', 'by_task', 'task_scores', 'recounted', 'claims', 'tasks_mark', 'step_budgets',
-           'evaluate', 'summarise', 'summarise_index', 'pass_at_ks', 'keep_episodes', 'read_result', 'read_episodes',
-           'check_paired', 'compare_results', 'pair_scores', 'differences']
+           'EngineWatch', 'evaluate', 'summarise', 'summarise_index', 'pass_at_ks', 'keep_episodes', 'read_result',
+           'read_episodes', 'check_paired', 'compare_results', 'pair_scores', 'differences']
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #55da97f5
 import json, time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,11 +17,12 @@ import numpy as np
 import pandas as pd
 
 from ..agent.intervention import Intervention
+from ..agent.policy_agent import UNREACHABLE
 from ..agent.rollout import SessionSource, Rollout, play
 from ..core.runs import Run, defaults, locked, read_json, read_jsonl, write_atomic
 from ..core.plugins import plugin_fingerprint
 from ..core.store import Catalogue, Store
-from ..core.types import StopReason, TaskSpec
+from ..core.types import StopReason, TaskSpec, Trajectory
 from .policies import make_player, check_policy, script, fingerprint_of
 from .recipe import Recipe
 from .statistics import Comparison, compare, macro_mean, pass_at_k, success_rate
@@ -105,6 +106,21 @@ def step_budgets(
     return {o.name: o.max_steps for o in specs}
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #d669f584s1
+class EngineWatch:
+    "Passes trajectories on. Raises `ConnectionError` once the engine could not be reached in `most` successive ones."
+    def __init__(self,
+        keep: Callable[[Trajectory], None],
+        most: int,
+    ): self.keep, self.most, self.lost = keep, most, 0
+
+    def __call__(self, traj: Trajectory):
+        self.keep(traj)
+        error = str(traj.info.get('error', ''))
+        self.lost = self.lost + 1 if UNREACHABLE in error else 0
+        if self.lost >= self.most:
+            raise ConnectionError(f'{error}; {self.lost} episodes in succession ended so. '
+                                  'Start the server again, and the same command continues')
+
 async def evaluate(
     recipe: Recipe,
     path: str | Path,        # the run's directory
@@ -124,7 +140,7 @@ async def evaluate(
         with locked(run.path, wait=False):   # two processes would store each episode twice
             store = Store(run.path / 'store')
             rollout = Rollout(pool, specs, player, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
-            with store.writer() as writer: await play(rollout, writer.append, progress)
+            with store.writer() as writer: await play(rollout, EngineWatch(writer.append, 3 * pool.size), progress)
             seconds = round(time.perf_counter() - start, 2)
             run.log(episodes=rollout.done, env_failures=rollout.failures, given_up=rollout.lost, seconds=seconds,
                     sessions=pool.size)

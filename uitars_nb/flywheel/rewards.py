@@ -85,7 +85,7 @@ LASTING = AssertionError, AttributeError, ImportError, NameError, TypeError   # 
 async def reward_of(
     source: RewardSource,
     traj: Trajectory,
-    tries: int = 3,      # attempts for transient failures
+    tries: int = 7,      # attempts for transient failures, about a minute in all
     pause: float = 1.,   # s before the first retry; doubles with each retry
 ) -> Reward:
     """Return the source's reward. Raises `RuntimeError`, naming source and trajectory, if the source fails or returns

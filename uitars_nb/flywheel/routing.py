@@ -57,11 +57,11 @@ async def route(
     cycle: int = 0,
     at_once: int = 8,       # trajectories judged concurrently
 ) -> Counter:
-    """Route a store into the pools of a cycle. Return counts of 'ct', 'sft', 'known' (routed before), 'broken'
+    """Route a store into the pools of a cycle. Return counts of 'ct', 'sft', 'known' (routed in some cycle), 'broken'
     (environment failures), 'waiting' and 'rejected' (held back). Raises `ValueError`, before routing, if a trajectory
     is not of the training split; `RuntimeError` if the source fails, after routing the judged trajectories."""
     index, into = stored_of_split(store.index()), pools(path, cycle)
-    known = {id for pool in into for id in pool.index().id}
+    known = {id for name in POOLS for pool in nonempty_pools(path, name) for id in Store(pool).index().id}
     done = Counter(broken=int(index.env_failure.sum()), known=int(index.id.isin(known).sum()))
     new = (o for o in store.select(env_failure=False) if o.id not in known)
     with into[0].writer() as ct, into[1].writer() as sft:

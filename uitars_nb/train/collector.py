@@ -6,7 +6,7 @@
 __all__ = ['RolloutBatch', 'Journal', 'forget_unknown', 'save_leftovers', 'load_leftovers', 'Collector']
 
 # %% ../../nbs/70_train/24_collector.ipynb #9486d9a6
-import shutil, time
+import json, shutil, time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torch.utils.data import IterableDataset
 
-from ..core.runs import append_jsonl, read_jsonl
+from ..core.runs import append_jsonl, read_json, read_jsonl, write_atomic
 from ..core.store import Store
 from ..core.types import Trajectory
 from ..flywheel.rewards import Reward, RewardSource, TaskVerifier
@@ -140,6 +140,7 @@ class Collector(IterableDataset):
         self.store, self.lines, self.judge = Store(self.path/'store'), Journal(self.path), Judge(reward, at_once)
         self.groups, most = PromptGroups(samples, retries), PATIENCE * batch if dynamic_sampling else None
         self.queue = GroupQueue(self.source, self.judge, self.groups, staleness, most)
+        self.queue.ready = load_leftovers(self.path/'left', self.lines.ids)
 
     def __len__(self): return self.length
 
@@ -150,8 +151,9 @@ class Collector(IterableDataset):
 
     @property
     def drawn(self) -> int:
-        "Instances of any one task that an actor has begun, as far as the journal knows."
-        return max([o['drawn'] for o in self.journal], default=0)
+        "Instances of any one task that an actor has begun, as far as the journal or the last interruption tells."
+        left = read_json(self.path/'left.json', dict(drawn=0))
+        return max(left['drawn'], *(o['drawn'] for o in self.journal), 0)
 
     def __iter__(self) -> Iterator[RolloutBatch]:
         known, number = {o['number']: o for o in self.journal}, self.start
@@ -164,7 +166,6 @@ class Collector(IterableDataset):
     def _fresh(self, number):
         writer, since, counts = self.store.writer(seconds=float('inf')), time.perf_counter(), _counts()
         size, self.source.take_stock = self.batch // self.groups.samples, self.take_stock
-        self.queue.ready = load_leftovers(self.path/'left', self.lines.ids)
         for traj in chain([None], self.source):   # leftovers may fill a batch before the source is asked
             if traj: self.queue.add(traj, **counts)
             while len(ready := self.queue.usable(number, counts['left'])) >= size:
@@ -182,6 +183,8 @@ class Collector(IterableDataset):
         arrived: Iterable[Trajectory] = (),   # that `__iter__` has not taken yet
     ):
         "Store the groups that no batch used for the next start of the run; two samples make a group."
+        drawn = max(self.drawn, self.source.stats.get('drawn', 0))
+        write_atomic(self.path/'left.json', json.dumps(dict(drawn=drawn)))   # the next start begins other instances
         save_leftovers(self.queue.leftovers(arrived, self.lines.ids), self.path/'left')
 
     def take_stock(self) -> int:

@@ -144,16 +144,22 @@ def usable(
     dropped.update(silent=len(group) - len(spoken), stale=len(spoken) - len(fresh))
     return fresh
 
+def _gains(traj):
+    "Gains of the steps, without the zeros at the end: length alone is no difference."
+    out = [o.reward for o in traj.steps]
+    while out and not out[-1]: out.pop()
+    return tuple(out)
+
 def zero_variance(
     group: Sequence[Trajectory],
     judge: Judge,
     dropped: Counter,    # of trajectories, by reason; counted up
     most: int,           # trajectories that may be dropped for this reason
 ) -> bool:
-    """Whether all samples of a group have the same outcome and gained the same in each step. Raises `NothingToLearn`
-    for more than `most` trajectories."""
+    """Whether all samples of a group have the same outcome and gains. Groups that differ only in penalties count as
+    such. Raises `NothingToLearn` for more than `most` trajectories."""
     rewards = [judge.result(o) for o in group]
-    if len({(o.outcome, *(s.reward for s in t.steps)) for o, t in zip(rewards, group)}) > 1: return False
+    if len({(o.outcome, _gains(t)) for o, t in zip(rewards, group)}) > 1: return False
     dropped.update(alike=len(group), alike_solved=sum(o.success for o in rewards))
     if dropped['alike'] <= most: return True
     raise NothingToLearn(f'of {dropped["alike"]} episodes, {dropped["alike_solved"]} of them successes, each earned '

@@ -9,6 +9,7 @@ __all__ = ['RANK', 'APART', 'RolloutFeed', 'learner_threads', 'device_config', '
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
 import inspect, os, re, warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 
@@ -103,7 +104,7 @@ def resume_actor(
     collector: Collector,
 ):
     "Skip the instances of an earlier start, and restore the curriculum from the journal."
-    if not len(collector.store): return
+    if not (len(collector.store) or collector.queue.ready or collector.drawn): return
     # the earlier start may have been killed before its first line in the journal
     c, latest = actor.config, (collector.journal or [{}])[-1]
     actor.config = replace(c, skip=max(c.skip, collector.drawn) + (2 + c.staleness) * c.batch)
@@ -155,10 +156,13 @@ def last_update(
     return torch.load(path, map_location='cpu', weights_only=False)['version'] if path.exists() else 0
 
 def _run(trainer, module, feed, checkpoint=None):
-    "Fit, and end the actor in any case."
+    "Fit, and end the actor in any case. Finished episodes are kept for the next start, whatever ended this one."
     try:
         with warnings.catch_warnings(action='ignore'): trainer.fit(module, feed, ckpt_path=checkpoint)
     except SystemExit: feed.leave(); raise
+    except BaseException:
+        with suppress(Exception): feed.leave()   # the actor may be what failed
+        raise
     finally: feed.teardown('fit')
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #c6fe7bae
@@ -241,8 +245,11 @@ def _save_critic(trainer, module, made):
     if trainer.is_global_zero: module.critic.save(made.path/'critic', state=state)
     trainer.strategy.barrier()   # all devices will read it
     known = [o for o in module.explained[-module.config.window:] if o == o]   # without NaN
-    made.summarise(batches=len(module.losses), converged=module.converged,
-                   explained_variance=sum(known) / len(known) if known else None, value_loss=module.losses[-1])
+    variance = sum(known) / len(known) if known else None
+    if variance is not None and variance <= 0:
+        warnings.warn('the critic explains nothing of the returns: give a lower critic_lr, or more batches (pretrain)')
+    made.summarise(batches=len(module.losses), converged=module.converged and (variance is None or variance > 0),
+                   explained_variance=variance, value_loss=module.losses[-1])
     return made.path/'critic'
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #326dbb4e

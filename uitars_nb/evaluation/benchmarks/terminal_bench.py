@@ -30,7 +30,7 @@ from ...tasks.base import Outcome
 # %% ../../../nbs/80_evaluation/30_benchmarks/40_terminal_bench.ipynb #fba8ad7d
 SPACE = ActionSpace(tuple(o for o in ACTION_SPACE if o.name in ('execute_bash', 'wait') or 'ending' in o.modes))
 STATE = '/tmp/.uitars-shell'
-PLAYER = *inspect.signature(make_player).parameters,   # policy's name and options
+PLAYER = tuple(inspect.signature(make_player).parameters)[1:]   # options of a policy
 
 def stateful(
     command: str,

@@ -74,10 +74,17 @@ WORDS = 'words.vtt', 'words.srt', 'words.json'   # possible names of the transcr
 def said_in(
     recorded: RecordedSession,
 ) -> list[Utterance]:
-    "Return the utterances, timed on the events' clock; [] without a transcript. Raises as `read_transcript`."
+    """Return the utterances outside pauses, timed on the events' clock; [] without a transcript. Raises as
+    `read_transcript`."""
     path = next((o for name in WORDS if (o := recorded.folder/name).exists()), None)
     shifted = lambda o: replace(o, start=o.start + recorded.voice_at, end=o.end + recorded.voice_at)
-    return [shifted(o) for o in read_transcript(path)] if path else []
+    pauses = read_jsonl(recorded.folder/'pauses.jsonl')
+    return [o for o in map(shifted, read_transcript(path)) if _ran(pauses, (o.start + o.end) / 2)] if path else []
+
+def _ran(pauses, at):
+    "Whether the recording ran at a time; without a record of starts and pauses it did."
+    before = [o['running'] for o in pauses if o['at'] <= at]
+    return not pauses or bool(before and before[-1])
 
 def trajectory_of(
     recorded: RecordedSession,

@@ -211,7 +211,7 @@ def draw_proposals(
                  for k in range(n))
 
 # people need time, and rejected draws do not count against the budget
-LIMITS = EpisodeLimits(think_seconds=3600., tokens=10_000_000)
+LIMITS = EpisodeLimits(think_seconds=3600., tokens=10_000_000, session_ms=float('inf'))
 
 # %% ../../../nbs/60_flywheel/50_annotation/00_interactive.ipynb #bfa21713
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ __all__ = ['NAMES', 'KEYPAD', 'SHIFT', 'LOCK', 'LEVEL3', 'BUTTONS', 'WHEEL', 'MO
 import os, subprocess, threading, time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -297,10 +297,14 @@ class RecordingTap:
     ):
         self.notes, self.key, self.seconds, self.presses = notes, key, seconds, RecordKey()
         self.running, self.events, self.moved = False, 0, -1.   # moved: time of the last stored pointer move, s
+        self.down: dict[str, UIEvent] = {}   # keys whose press is stored and whose release is not
 
     def toggle(self) -> None:
         "Start or pause."
         self.running = not self.running
+        if not self.running:   # a key held into the pause is let go of
+            for e in self.down.values(): self.notes.event(replace(e, at=self.seconds(), kind='release'))
+            self.down.clear()
         append_jsonl(self.notes.folder/'pauses.jsonl', at=round(self.seconds(), 3), running=self.running)
 
     def event(self, e: UIEvent) -> None:
@@ -310,6 +314,8 @@ class RecordingTap:
             return
         if not self.running or e.kind == 'move' and e.at < self.moved + MOVES: return
         if e.kind == 'move': self.moved = e.at
+        if e.kind == 'press' and e.key: self.down[e.key] = e
+        if e.kind == 'release': self.down.pop(e.key, None)
         self.notes.event(e)
         self.events += 1
 

@@ -88,14 +88,19 @@ class Reviewed:
     reviews: tuple[Review, ...]
     needed: int = 2                 # reviewers
     twins: Mapping[str, str] = ()   # result of `duplicates`
+    undecided: frozenset = frozenset()   # ids with too few reviews
 
     async def __call__(self, traj: Trajectory) -> Reward:
-        "Return reward 1 for an accepted trajectory that is no duplicate; hold back rejected and undecided ones."
+        """Return reward 1 for an accepted trajectory that is no duplicate. Rejected and undecided ones are held back,
+        and so is one that repeats an undecided one."""
         passed, twin = review_outcome(traj, self.reviews, self.needed), dict(self.twins).get(traj.id)
         notes = '; '.join(o.note for o in self.reviews if o.id == traj.id and o.note)
         if passed is None: return Reward(0., False, 'reviews', dict(why='too few reviews'), held='waiting')
         if not passed: return Reward(0., False, 'reviews', dict(why=notes), held='rejected')
-        return Reward(float(not twin), not twin, 'reviews', dict(why=f'repeats {twin}' if twin else notes))
+        if twin in self.undecided:
+            return Reward(0., False, 'reviews', dict(why=f'repeats {twin}, which waits for reviews'), held='waiting')
+        why = dict(why=f'repeats {twin}', repeats=twin) if twin else dict(why=notes)
+        return Reward(float(not twin), not twin, 'reviews', why)
 
 def reviewed(
     trajs: Iterable[Trajectory],
@@ -103,5 +108,7 @@ def reviewed(
     needed: int = 2,              # reviewers
 ) -> Reviewed:
     "Return the judge of these trajectories. A rejected trajectory does not make a later similar one a duplicate."
-    reviews = tuple(reviews)
-    return Reviewed(reviews, needed, duplicates(o for o in trajs if review_outcome(o, reviews, needed) is not False))
+    reviews, trajs = tuple(reviews), list(trajs)
+    outcome = {o.id: review_outcome(o, reviews, needed) for o in trajs}
+    twins = duplicates(o for o in trajs if outcome[o.id] is not False)
+    return Reviewed(reviews, needed, twins, frozenset(id for id, passed in outcome.items() if passed is None))

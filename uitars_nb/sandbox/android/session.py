@@ -223,6 +223,7 @@ async def open_app(session, app_name):
 # %% ../../../nbs/10_sandbox/50_android/35_session.ipynb #af74ad31
 class AndroidSession(PhoneView):
     "One phone, used for one episode at a time."
+    real_time = True  # its clock runs while the agent thinks
     unicode = False   # ADBKeyboard is its keyboard
     former = ''       # its keyboard before the session
 

@@ -167,6 +167,8 @@ class RemoteGuest(GuestClient):
         self.size = tuple(facts['size'])
         return self
 
+    real_time = True   # its clock runs while the agent thinks
+
     async def reset(self) -> None:
         "End all programs started here and release every key. The machine's files and settings stay: use a snapshot."
         if not self.size[0]: await self.start()

@@ -194,6 +194,11 @@ class ToolEnvironment:
         self.asked, self.starved, self.began = -1, 0, 0.   # the jail's counts and the time at the end of the last reset
 
     @property
+    def real_time(self) -> bool:
+        "Whether the clock runs while the agent thinks: without a screen it does."
+        return getattr(self.screen, 'real_time', not self.screen)
+
+    @property
     def functions(self) -> tuple[Function, ...]:
         "The functions of all MCP servers."
         return self.tools.functions if self.tools else ()
