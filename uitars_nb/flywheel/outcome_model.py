@@ -101,7 +101,8 @@ def outcome_examples(
     """Yield one example per episode, without environment failures. Raises `ValueError` at once if an episode is not
     of `split`."""
     stored_of_split(store.index(env_failure=False), split)
-    return (outcome_example(traj, policy, memory) for traj in store.select(env_failure=False))
+    repeats = lambda traj: traj.info.get('routed', {}).get('why', {}).get('repeats')   # an accepted recording is no failure
+    return (outcome_example(o, policy, memory) for o in store.select(env_failure=False) if not repeats(o))
 
 # %% ../../nbs/60_flywheel/32_outcome_model.ipynb #83987024
 @dataclass(frozen=True)
