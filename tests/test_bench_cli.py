@@ -235,7 +235,7 @@ def test_results_of_a_harbor_job(say, tmp_path):
 
 
 @pytest.mark.parametrize('name, lines', [('harbor', ['harbor run -d terminal-bench@2.0 --agent uitars_nb.evaluation.benchmarks.terminal_bench:UitarsAgent --ak policy=mine']),
-                                         ('osworld', ['uitars-nb bench osworld --osworld.serve', 'PYTHONPATH=OSWORLD uitars-nb bench osworld --osworld.tasks TASKS.json --policy mine']),
+                                         ('osworld', ['uitars-nb bench osworld --osworld.serve', 'PYTHONPATH=OSWORLD uitars-nb bench osworld --osworld.tasks TASKS --policy mine']),
                                          ('cube', ['cube test uitars_nb.evaluation.benchmarks.cube', '--cube.config MODULE:NAME --policy mine'])])
 def test_a_harness_that_is_not_here_is_told_by_its_command_line(name, lines, say, tmp_path):
     told = say('bench', name, '--policy', 'mine', '--out', tmp_path/'run')

@@ -37,6 +37,7 @@ class MergeOptions:
     scale: float | None = None       # of the task vectors, for task-arithmetic, ties and dare; None: .5, 1, .5
     density: float | None = None     # share of the changes that ties and dare keep; None: .2, .5
     search: str = ''                 # suite or tasks on whose validation seeds the best weights are searched for
+    score: Literal['success', 'reward'] = 'success'   # what the search compares: mean success, or mean raw reward (games)
     episodes: int = 20               # instances of each task for each mixture
     tries: int = 20                  # mixtures that are played, at most; at least 3
     max_tokens: int = REPLY          # tokens of a reply, at most
@@ -80,17 +81,17 @@ def mixture_score(
     weights: tuple[float, ...],
     folder: Path,                 # of this mixture
 ) -> float:
-    "Mean success of a mixture over the tasks. The mixture is made, played and deleted; its episodes stay."
+    "Mean success or reward of a mixture over the tasks. It is made, played and deleted; its episodes stay."
     from uitars_nb.pipelines.playing import play_recipe
     from uitars_nb.train.merging import mean, merge_checkpoints
     if not (folder/'score.json').exists():
         merge_checkpoints(options.policies, folder/'policy', mean(weights))
         recipe = replace(recipe, policy=str(folder/'policy'))
         print(play_recipe(recipe, folder/'played', options.browsers, options.sessions))
-        success = read_json(folder/'played'/'summary.json')['success']['value']
-        write_json(folder/'score.json', dict(weights=weights, success=success))
+        found = read_json(folder/'played'/'summary.json')
+        write_json(folder/'score.json', dict(weights=weights, **{k: found[k]['value'] for k in ('success', 'reward')}))
         shutil.rmtree(folder/'policy')
-    return read_json(folder/'score.json')['success']
+    return read_json(folder/'score.json')[options.score]
 
 def search_mixture(options: MergeOptions) -> tuple[float, ...]:
     """Weights of the best mixture; prints all that were tried. Raises `ValueError` if the directory beside `out` holds
@@ -106,8 +107,11 @@ def search_mixture(options: MergeOptions) -> tuple[float, ...]:
     score = lambda o: mixture_score(recipe, options, o, folder/'-'.join(f'{x:g}' for x in o))
     found = search_weights(score, len(policies), options.tries)
     best = max(found, key=found.get)
+    if not any(found.values()):
+        raise ValueError(f'all {len(found)} mixtures have a {options.score} of 0: search on tasks that some of the '
+                         'policies solve, or by --score reward')
     rows = [[', '.join(f'{x:.3g}' for x in o), f'{v:.3f}', 'best' if o == best else ''] for o, v in found.items()]
-    print(text_table([['weights', 'success', ''], *rows]))
+    print(text_table([['weights', options.score, ''], *rows]))
     return best
 
 # %% ../../nbs/90_cli/17_merge.ipynb #256e7be4

@@ -23,7 +23,7 @@ class Recipe:
     options with a script, for several samples without a temperature, and for an expert that is not a script or takes
     over on the test split."""
     suite: str = 'miniwob/quick'  # a suite, a task, or several with commas between them
-    policy: str = 'oracle'        # a script, MODULE:NAME, a checkpoint, or a server's URL (URL#MODEL)
+    policy: str = 'oracle'        # oracle, demonstrator, random, MODULE:NAME, a checkpoint, or a server's URL (URL#MODEL)
     split: Literal['train', 'validation', 'test'] = 'test'   # seeds of the instances
     episodes: int = 100           # instances of each task
     samples: int = 1              # episodes of each instance, for pass@k
@@ -39,7 +39,7 @@ class Recipe:
     context: int = 0              # tokens of prompt and reply; 0: as the server reports, or as in training
     images: int = 0               # newest screenshots in the prompt; 0: as in training
     summaries: str = ''           # older steps: lines (by rule), written (by the model) or none; empty: as in training
-    expert: str = ''              # script that takes over from the policy, to collect training examples
+    expert: str = ''              # script that takes over from the policy, such as demonstrator, to collect examples
     lead: int = 4                 # most steps that the policy acts before the expert takes over
 
     def __post_init__(self):

@@ -333,7 +333,7 @@ class BenchResult:
     score: str = ''                     # '' if no episode has a result yet
     table: pd.DataFrame | None = None   # by task
     recipe: dict | None = None          # the run's parameters
-    missing: bool = False               # nothing ran, because something is missing here
+    missing: bool = False               # what was asked for did not run, because something is missing here
 
 def benchmark_rows(config: BenchConfig = BenchConfig()) -> list[list[str]]:
     "A header, and for each benchmark its name, title, what it needs and what of that is missing here."
@@ -347,7 +347,9 @@ def run_benchmark(name: str, config: BenchConfig) -> BenchResult:
     "Play or read a benchmark. Raises `KeyError` for an unknown name, `ValueError` for what is missing."
     if name not in BENCHMARKS: raise KeyError(f'no benchmark {name!r}; there are {", ".join(sorted(BENCHMARKS))}')
     bench, out = BENCHMARKS[name], folder_of(name, config)
-    if missing(bench.needs(config)) and name in COMMANDS_OF: return BenchResult(out, _advice(name, bench, config), missing=True)
+    if missing(bench.needs(config)) and name in COMMANDS_OF:
+        asked = config.data or config.harbor.tasks or config.osworld.tasks or config.cube.config
+        return BenchResult(out, _advice(name, bench, config), missing=bool(asked))
     require(name, bench.needs(config))
     kept = f'{out} keeps what was played' if bench.resumable else 'nothing of it is kept: it plays in one go'
     with report_interrupt(lambda: kept): notes = bench.play(config, out)

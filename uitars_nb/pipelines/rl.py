@@ -25,7 +25,7 @@ from ..train.configs import SHARED_LR, PPOConfig
 @dataclass(frozen=True)
 class RLJob(PPOConfig):
     "Rollouts, value pretraining and policy updates."
-    updates: int = 100             # updates of the policy; 0: no RL
+    updates: int = 100             # updates of the policy; 0 (in run only): no RL
     critic_lr: float = 0.          # learning rate of the critic; 0: twice the actor's, or .0002 for a shared critic
     seed: int = 1                  # of tasks, sampling and minibatches; 0 draws the instances of demonstrations
     batch: int = 64                # trajectories of an update

@@ -54,7 +54,7 @@ def kept_steps(
 @dataclass(frozen=True)
 class SFTOptions(SFTConfig):
     "How supervised training mixes its data, how long it takes, and what it measures meanwhile."
-    steps: int = 1000                # optimiser steps; 0: no SFT
+    steps: int = 1000                # optimiser steps; 0 (in run only): no SFT
     share: float = .85               # share of demonstrations in the mixture; other sources share the rest equally
     balance: float = 0.              # 0: as many examples of a task as it has steps; 1: as many of each task
     lora: int = 0                    # rank of a new LoRA adapter; 0: the model itself learns

@@ -28,7 +28,7 @@ class SFTConfig:
     reads: float = 1.               # weight of the loss on characters (small policy)
     targets: float = .5             # weight of the loss on target positions (small policy)
     looks: float = 1.               # weight of the attention losses of the pointing heads (small policy)
-    frozen: tuple[str, ...] = ()    # name prefixes of frozen parameters, such as stem.cells
+    frozen: tuple[str, ...] = ()    # name prefixes of frozen parameters, such as stem; auto: the small policy's vision
     checkpointing: bool = False     # activation checkpointing: a third more time, much less memory
     compile: bool = False           # compile layers and trained encoders; the first step takes a minute
     precision: str = 'auto'         # auto: bf16 autocast where it is faster; else a Lightning name, such as bf16-true
