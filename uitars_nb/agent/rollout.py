@@ -149,12 +149,12 @@ async def play(
 ) -> list[Trajectory]:
     "Return all trajectories of the rollout, or an empty list if `keep` takes them."
     trajs, wins = [], 0
-    bar = tqdm(total=rollout.total, desc=rollout.policy, unit='ep', disable=not progress)
-    async with aclosing(aiter(rollout)) as played:   # `keep` may raise
-        async for traj in played:
-            (keep or trajs.append)(traj)
-            wins += traj.success
-            bar.set_postfix(success=f'{wins / max(1, rollout.done):.0%}', env_failures=rollout.failures, refresh=False)
-            bar.update(rollout.done + rollout.lost - bar.n)
-    bar.close()
+    with tqdm(total=rollout.total, desc=rollout.policy, unit='ep', disable=not progress) as bar:
+        async with aclosing(aiter(rollout)) as played:   # `keep` may raise
+            async for traj in played:
+                (keep or trajs.append)(traj)
+                wins += traj.success
+                success = f'{wins / max(1, rollout.done):.0%}'
+                bar.set_postfix(success=success, env_failures=rollout.failures, refresh=False)
+                bar.update(rollout.done + rollout.lost - bar.n)
     return trajs
