@@ -59,13 +59,19 @@ async def test_every_episode_lands_in_one_pool(ends):
         assert done.total() == len(trajs) and done['broken'] == sum(o.stop.is_environment for o in trajs)
 
 
-async def test_a_judge_that_breaks_loses_no_verdict_and_is_asked_again(tmp_path):
-    "Three times for the episode at which it breaks, and once for any other."
+async def test_a_judge_that_breaks_loses_no_verdict_and_is_asked_again(tmp_path, monkeypatch):
+    "Seven times, within about a minute, for the episode at which it breaks, and once for any other."
+    pauses, sleep = [], asyncio.sleep
+    async def brief(seconds):
+        pauses.append(seconds)
+        await sleep(0)
+    monkeypatch.setattr('uitars_nb.flywheel.rewards.asyncio.sleep', brief)
     trajs = [ended(k, 'terminated', k % 2 == 0) for k in range(20)]
     breaks, played = Contrary('11'), stored(tmp_path/'played', trajs)
     with pytest.raises(RuntimeError, match='Contrary, of 11: OSError: out of order'): await route(played, breaks, tmp_path)
     ct, sft = where(tmp_path)
-    assert ct | sft == {*breaks.asked} - {'11'} and not ct & sft and len(breaks.asked) == 15 + 3
+    assert ct | sft == {*breaks.asked} - {'11'} and not ct & sft and len(breaks.asked) == 15 + 7
+    assert 60 <= sum(pauses) <= 70
     whole = Contrary()
     done = await route(played, whole, tmp_path)
     assert done['known'] == 15 and sorted(whole.asked) == sorted({o.id for o in trajs} - ct - sft)
