@@ -69,7 +69,8 @@ def explain(
         return f'{error.filename}: {error.strerror.lower()}'
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = ' '.join(text.split())
-    if 'status 401' in text: text += '; the token goes into the environment variable UITARS_TOKEN, that of a judge into UITARS_JUDGE_TOKEN'
+    if 'status 401' in text:
+        text += '; the token goes into the environment variable UITARS_TOKEN, that of a judge into UITARS_JUDGE_TOKEN'
     written = isinstance(error, (ValueError, LookupError, OSError)) and ' ' in text   # for people, not the key of a bug
     return text if written else f'{type(error).__name__}: {text}'.rstrip(': ')
 
@@ -78,11 +79,13 @@ def missing_module(
 ) -> str:
     "What to install."
     if where := plugin_location(error): return f'{error.name} is not installed, and{where} imports it'
-    return f"{error.name} is not installed; pip install -e '.[train]' in the checkout brings what policies and training need"
+    return (f"{error.name} is not installed; pip install -e '.[train]' in the checkout brings "
+            'what policies and training need')
 
 # %% ../../nbs/90_cli/00_main.ipynb #5d3a175c
 LEARNING = 'run', 'read', 'train', 'reinforce', 'flywheel'   # commands that need an allocator for training
-RESUMABLE = *LEARNING, 'eval', 'diagnose', 'baseline', 'bench', 'pages', 'merge', 'annotate'   # that continue when given again
+# that continue when given again
+RESUMABLE = *LEARNING, 'eval', 'diagnose', 'baseline', 'bench', 'pages', 'merge', 'annotate'
 
 def complain(
     message: str,

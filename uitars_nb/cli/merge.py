@@ -37,7 +37,7 @@ class MergeOptions:
     scale: float | None = None       # of the task vectors, for task-arithmetic, ties and dare; None: .5, 1, .5
     density: float | None = None     # share of the changes that ties and dare keep; None: .2, .5
     search: str = ''                 # suite or tasks on whose validation seeds the best weights are searched for
-    score: Literal['success', 'reward'] = 'success'   # what the search compares: mean success, or mean raw reward (games)
+    score: Literal['success', 'reward'] = 'success'   # what the search compares: mean success, or reward (games)
     episodes: int = 20               # instances of each task for each mixture
     tries: int = 20                  # mixtures that are played, at most; at least 3
     max_tokens: int = REPLY          # tokens of a reply, at most

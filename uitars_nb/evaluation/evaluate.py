@@ -121,6 +121,7 @@ class EngineWatch:
             raise ConnectionError(f'{error}; {self.lost} episodes in succession ended so. '
                                   'Start the server again, and the same command continues')
 
+# %% ../../nbs/80_evaluation/10_evaluate.ipynb #5760d822
 async def evaluate(
     recipe: Recipe,
     path: str | Path,        # the run's directory

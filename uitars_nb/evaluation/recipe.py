@@ -23,7 +23,7 @@ class Recipe:
     options with a script, for several samples without a temperature, and for an expert that is not a script or takes
     over on the test split."""
     suite: str = 'miniwob/quick'  # a suite, a task, or several with commas between them
-    policy: str = 'oracle'        # oracle, demonstrator, random, MODULE:NAME, a checkpoint, or a server's URL (URL#MODEL)
+    policy: str = 'oracle'        # oracle, demonstrator, random, MODULE:NAME, a checkpoint, or a URL (URL#MODEL)
     split: Literal['train', 'validation', 'test'] = 'test'   # seeds of the instances
     episodes: int = 100           # instances of each task
     samples: int = 1              # episodes of each instance, for pass@k

@@ -101,7 +101,8 @@ def outcome_examples(
     """Yield one example per episode, without environment failures. Raises `ValueError` at once if an episode is not
     of `split`."""
     stored_of_split(store.index(env_failure=False), split)
-    repeats = lambda traj: traj.info.get('routed', {}).get('why', {}).get('repeats')   # an accepted recording is no failure
+    # an accepted recording that repeats another is in D_CT without being a failure
+    repeats = lambda traj: traj.info.get('routed', {}).get('why', {}).get('repeats')
     return (outcome_example(o, policy, memory) for o in store.select(env_failure=False) if not repeats(o))
 
 # %% ../../nbs/60_flywheel/32_outcome_model.ipynb #83987024

@@ -156,8 +156,8 @@ def zero_variance(
     dropped: Counter,    # of trajectories, by reason; counted up
     most: int,           # trajectories that may be dropped for this reason
 ) -> bool:
-    """Whether all samples of a group have the same outcome and gains. Groups that differ only in penalties count as
-    such. Raises `NothingToLearn` for more than `most` trajectories."""
+    """Whether all samples of a group have the same outcome and gains, whatever their penalties. Raises
+    `NothingToLearn` for more than `most` trajectories."""
     rewards = [judge.result(o) for o in group]
     if len({(o.outcome, _gains(t)) for o, t in zip(rewards, group)}) > 1: return False
     dropped.update(alike=len(group), alike_solved=sum(o.success for o in rewards))
