@@ -245,3 +245,20 @@ def test_a_harness_that_is_not_here_is_told_by_its_command_line(name, lines, say
 def test_osworlds_tasks_are_read_from_a_list_and_a_folder():
     tasks = read_examples(root/'tests/osworld_tasks.json')
     assert len(tasks) > 5 and read_examples(root/'tests')[:1] == tasks[:1]
+
+
+def test_osworlds_own_figure_and_domains(tmp_path):
+    import pandas as pd
+    from uitars_nb.pipelines.bench import own_figure, read_examples
+    index = pd.DataFrame(dict(reward=[1., .5, None, 0.], env_failure=[False, False, True, False]))
+    assert 'over 3 tasks, partial scores included: 50.0%' in own_figure(index)
+    (tmp_path/'multi_apps').mkdir()
+    (tmp_path/'multi_apps/a.json').write_text('{"id": "a", "related_apps": ["writer"], "evaluator": {}}')
+    assert [o['domain'] for o in read_examples(tmp_path)] == ['multi_apps']
+
+
+def test_what_was_asked_for_and_could_not_run_ends_with_1(tmp_path, capsys):
+    import importlib.util
+    if importlib.util.find_spec('harbor'): pytest.skip('harbor is here')
+    assert main(['bench', 'harbor', '--harbor.tasks', str(tmp_path)]) == 1 and 'missing here' in capsys.readouterr().out
+    assert main(['bench', 'harbor']) == 0

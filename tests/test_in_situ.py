@@ -188,3 +188,10 @@ def until_now(condition):
     "Wait for it, off any event loop."
     async def wait(): return await until(condition)
     return asyncio.run(wait())
+
+
+def test_words_of_a_pause_are_left_out():
+    from uitars_nb.flywheel.annotation.in_situ import _ran
+    pauses = [dict(at=1., running=True), dict(at=5., running=False), dict(at=9., running=True)]
+    assert [_ran(pauses, at) for at in (.5, 2., 6., 10.)] == [False, True, False, True]
+    assert _ran([], 3.)   # a recording of before pauses were noted

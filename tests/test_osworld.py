@@ -269,3 +269,10 @@ def test_their_loop_plays_our_agent(address, tmp_path, ask):
     assert found['Oracle']['impossible']['stop'] == 'infeasible' and found['Oracle']['note']['stop'] == 'finished'
     assert {k: o['reward'] for k, o in found['Hasty'].items()} == dict(folders=0., impossible=0.)
     assert {o['stop'] for o in found['Unreachable'].values()} == {'env_crash'}, 'not one became DONE or FAIL'
+
+
+def test_a_policy_by_name_is_offered_what_the_guest_can_do():
+    from uitars_nb.evaluation.benchmarks.osworld_agent import SPACE, OSWorldAgent
+    agent = OSWorldAgent.named('pix2act59')
+    try: assert agent.make_agent.space == SPACE and not {'execute_bash', 'navigate'} & {o.name for o in SPACE}
+    finally: agent.close()
