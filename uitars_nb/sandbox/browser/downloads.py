@@ -93,8 +93,9 @@ class Downloads(FileFolder):
         ok: bool = True,   # Chromium completed it
         size: int = 0,     # bytes of the whole file, if known
     ) -> Event | None:
-        "Finish a download and return its event; None if it was never registered."
-        return end_download(self, id, ok, size) if id in self.names else None
+        "Finish a download and return its event; None if it was never registered, or was refused before."
+        if id in self.names: return end_download(self, id, ok, size)
+        if id in self.refused: (Path(self.folder)/id).unlink(missing_ok=True)   # it was complete before it was cancelled
 
     def empty(self) -> None:
         "Delete all files and forget all downloads."
