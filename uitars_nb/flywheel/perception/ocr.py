@@ -48,7 +48,8 @@ class ScreenOCR:
         size = screen.shape[1], screen.shape[0]
         scale = ocr_scale(size)
         large = Image.fromarray(screen).resize((size[0] * scale, size[1] * scale), Image.Resampling.BICUBIC)
-        out = self.engine(np.asarray(large)[:, :, ::-1], use_cls=False, return_word_box=True)   # BGR; text stands upright
+        bgr = np.asarray(large)[:, :, ::-1]
+        out = self.engine(bgr, use_cls=False, return_word_box=True)   # no classifier of upside-down text
         if out.txts is None: return []
         return [TextLine(text, _box(corners, scale, size), float(sure),
                          tuple((o[0], _box(o[2], scale, size)) for o in words if o[0].strip()))
