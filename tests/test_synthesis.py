@@ -1,0 +1,159 @@
+"Synthesised tasks on sites made for the test: every question has one answer, every order is carried out or refused."
+import random
+
+import pytest
+
+from uitars_nb.agent.loop import OracleAgent, run_episode
+from uitars_nb.cli.main import main
+from uitars_nb.core.types import Action, TaskSpec
+from uitars_nb.sandbox.browser.pool import BrowserPool
+from uitars_nb.sandbox.browser.session import BrowserConfig
+from uitars_nb.tasks.base import SANDBOXES, SPLITS, get_task, seeds, suite
+from uitars_nb.tasks.synthesis import questions, tasks
+from uitars_nb.tasks.synthesis.forms import FormTask, draw_order, order_words, read_forms, register_forms, submitted
+from uitars_nb.tasks.synthesis.questions import Condition, describe, gives_away, make_question, plain, same_answer, solve, split_of_page
+from uitars_nb.tasks.synthesis.site import home_of, paths_from, read_site
+from uitars_nb.tasks.synthesis.tasks import KINDS, register_site
+
+
+def write_site(folder, seed, n=100):
+    "Pages of people: town, trade, age and friends drawn at random."
+    rng, people = random.Random(seed), [f'{chr(65 + k % 26)}{"aeiou"[k // 26]}{"lmnr"[k % 4]}o Li{k:02}' for k in range(n)]
+    towns, trades = [f'Town {o}' for o in 'KLMNPQ'], ['baker', 'smith', 'tailor', 'miller']
+    for k, name in enumerate(people):
+        friends = ''.join(f'<li><a href="p{j}.html">{people[j]}</a></li>' for j in sorted(rng.sample(range(n), 3)))
+        (folder/f'p{k}.html').write_text(f'<h1>{name}</h1><table><tr><th>Town</th><td>{rng.choice(towns)}</td></tr><tr><th>Trade</th><td>{rng.choice(trades)}</td></tr>'
+            f'<tr><th>Age</th><td>{rng.randrange(18, 90)} years</td></tr><tr><th>Boss</th><td><a href="p{rng.randrange(n)}.html">see there</a></td></tr>'
+            f'<tr><th>Badge</th><td>N{rng.randrange(10**6):06}</td></tr></table><dl><dt>Friends</dt><dd><ul>{friends}</ul></dd></dl>')
+    (folder/'index.html').write_text('<h1>Register</h1>' + ''.join(f'<p><a href="p{k}.html">{o}</a></p>' for k, o in enumerate(people)))
+    return folder
+
+
+@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('kind', KINDS)
+def test_every_question_has_one_answer_that_it_does_not_tell(tmp_path, kind, seed):
+    site = read_site(write_site(tmp_path, seed))
+    for split in SPLITS:
+        for k in seeds(split, 10, kind):
+            q = make_question(site, k, split, *KINDS[kind])
+            assert solve(q, site) == {q.answer} and plain(q.answer) not in plain(q.instruction).split()
+            assert split_of_page(q.evidence[-1]) == split and len(q.evidence) == len(q.hops) + 1
+            assert q == make_question(site, k, split, *KINDS[kind])
+            if q.conditions:   # each alone leaves several pages, and none is needless
+                assert all(sum(map(c.holds, site.values())) >= questions.LEAST for c in q.conditions)
+                for c in q.conditions: assert sum(all(o.holds(p) for o in q.conditions if o != c) for p in site.values()) > 1
+
+
+def test_conditions_never_name_their_subject():
+    site = read_site(SANDBOXES/'atlas')
+    for path, page in site.items():
+        for k in range(3):
+            for c in describe(page, site, random.Random(k)): assert not gives_away(c.value, page.title), (path, c)
+
+
+@pytest.mark.parametrize('given, right, same', [
+    ('LIMA', 'Lima', True), ('Lima.', 'Lima', True), ('lima peru', 'Lima', False), ('', 'Lima', False), ('...', '!!', False), ('147181', '147,181 km²', True), ('147,181 km2', '147,181 km²', True),
+    ('147,181 m', '147,181 km²', False), ('147.181', '147,181 km²', False), ('1.50', '1.5', True), ('-3 °C', '-3 °C', True), ('3 °C', '-3 °C', False)])
+def test_answers_are_compared_by_what_they_mean(given, right, same): assert same_answer(given, right) is same
+
+
+def test_a_range_covers_numbers_of_its_unit_alone():
+    c = Condition('Age', low=20, high=40, unit='years')
+    page = lambda text: read_site_page(f'<h1>x</h1><table><tr><th>Age</th><td>{text}</td></tr></table>')
+    assert [c.holds(page(o)) for o in ('20 years', '40 years', '41 years', '30 months', 'thirty years')] == [True, True, False, False, False]
+
+
+def read_site_page(html):
+    import tempfile, pathlib
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder)/'a.html').write_text(html)
+        return read_site(folder)['a.html']
+
+
+def test_links_stay_in_the_site(tmp_path):
+    (tmp_path/'site'/'sub').mkdir(parents=True)
+    (tmp_path/'secret.html').write_text('<h1>secret</h1>')
+    (tmp_path/'site'/'sub'/'b.html').write_text('<a href="../../secret.html">x</a><a href="//evil.example/a.html">y</a><a href="c%20d.html#part">z</a><a href="missing.html">m</a><a href="">e</a>')
+    (tmp_path/'site'/'sub'/'c d.html').write_text('<a href="b.html?q=1">back</a>')
+    site = read_site(tmp_path/'site')
+    assert site['sub/b.html'].links == ('sub/c d.html',) and site['sub/c d.html'].links == ('sub/b.html',)
+    assert home_of(site) in site and set(paths_from(site, 'sub/b.html')) == set(site)
+
+
+FORM = '''<h1>Settings</h1><form><input type="hidden" name="token" value="t"><label for="u">User</label> <input id="u" name="user" value="old name">
+<label><input type="checkbox" name="news" checked> News</label><label><input type="checkbox" name="ads" value="1"> Adverts</label>
+<label>Colour <select name="colour"><option value="r">Red</option><option value="g" selected>Green</option><option value="b">Blue</option></select></label>
+<label>Size <input type="number" name="size" min="3" max="5" value="4"></label><label>Note <textarea name="note">first</textarea></label>
+<fieldset><legend>Speed</legend><label><input type="radio" name="speed" value="s"> Slow</label><label><input type="radio" name="speed" value="f"> Fast</label></fieldset>
+<p style="height:1500px"></p><input type="submit" value="Store it"></form>'''
+
+
+async def test_orders_are_carried_out_and_what_else_changes_is_seen(tmp_path):
+    (tmp_path/'index.html').write_text(FORM)
+    names = register_forms(tmp_path, 'own-forms')
+    task = get_task(names[0])
+    assert names == ['own-forms/index'] and task.form.button == 'Store it'
+    async with BrowserPool(task.browser) as pool:
+        async with pool.session() as session:
+            seen = set()
+            for spec in suite('own-forms', 'train', 8):
+                await session.reset()
+                traj = await run_episode(session, task, spec, OracleAgent)
+                assert traj.success and traj.stop.value == 'terminated', (traj.task.instruction, traj.info)
+                seen |= set(task.order(spec))
+                # the same submission is no success of an order that differs in one field
+                for field in task.form.fields:
+                    other = next(s for s in range(1000) if submitted(task.form, draw_order(task.form, random.Random(f'{task.name}/{s}'))).get(field.name) != traj.info['given'].get(field.name)) if field.name != 'token' else None
+                    if other is not None: assert not (await task.verify(session, TaskSpec(task.name, other))).success
+            assert seen == {'user', 'news', 'ads', 'colour', 'size', 'note', 'speed'}   # and never the hidden one
+
+
+def test_orders_say_all_and_change_what_they_say(tmp_path):
+    (tmp_path/'index.html').write_text(FORM)
+    form, = read_forms(tmp_path)
+    default = submitted(form, {})
+    assert default == dict(token='t', user='old name', news='on', colour='g', size='4', note='first')
+    for k in range(200):
+        order = draw_order(form, random.Random(k))
+        sent, said = submitted(form, order), order_words(form, order)
+        assert {o for o in {*sent, *default} if sent.get(o) != default.get(o)} == set(order)
+        for f in form.fields: assert (f'"{f.label}"' in said and bool(f.label)) == (f.name in order) or not f.label
+
+
+@pytest.mark.parametrize('html', ['<form method="post"><input name="a" aria-label="A"><button>Go</button></form>', '<form action="https://example.org"><input name="a" aria-label="A"><button>Go</button></form>',
+    '<form><input name="a" type="password" aria-label="A"><button>Go</button></form>', '<form><input name="a" aria-label="A"></form>', '<form><input name="a"><button>Go</button></form>', '<form></form>'])
+def test_forms_that_no_task_can_use_are_left_out(tmp_path, html):
+    (tmp_path/'index.html').write_text(html)
+    assert read_forms(tmp_path) == () and register_forms(tmp_path, 'none') == []
+
+
+@pytest.mark.parametrize('size', [(160, 210), (1024, 768)])
+async def test_the_oracle_answers_on_a_site_with_subfolders_at_any_size(tmp_path, size):
+    (tmp_path/'people').mkdir()
+    write_site(tmp_path/'people', 1, 60)
+    (tmp_path/'index.html').write_text('<h1>Start</h1><p style="height:900px"></p><a href="people/index.html">All people</a>')
+    names = register_site(tmp_path, f'own-{size[0]}')
+    assert len(names) == len(KINDS)
+    task = get_task(names[2])
+    async with BrowserPool(task.browser.resized(size)) as pool:
+        async with pool.session() as session:
+            spec = suite(names[2], 'test')[0]
+            traj = await run_episode(session, task, spec, OracleAgent)
+            assert traj.success and traj.stop.value == 'finished' and traj.info['given'] == traj.info['right']
+            assert 'answer' not in traj.task.params   # not stored where a policy could read it
+            wrong = await task.verify(session, spec)
+            assert (wrong.success, wrong.reward, wrong.info['given']) == (False, 0., '')
+
+
+def test_a_site_without_facts_says_so(tmp_path, capsys):
+    (tmp_path/'a.html').write_text('<h1>Nothing</h1>')
+    with pytest.raises(LookupError, match='too few facts'): register_site(tmp_path, 'none')
+    with pytest.raises(FileNotFoundError, match='no HTML files'): read_site(tmp_path/'absent')
+    assert main(['synthesize', str(tmp_path)]) == 1 and 'yields no tasks' in capsys.readouterr().err
+
+
+def test_the_answer_of_an_episode_reaches_the_gymnasium_verifier():
+    import gymnasium
+    from uitars_nb.tasks.base import with_answer
+    spec = with_answer(TaskSpec('atlas/one-hop'), [Action('click', dict(point=(1, 1))), Action('finished', dict(content='Lima'))])
+    assert spec.params['answer'] == 'Lima' and with_answer(spec, [Action('finished', dict(content=''))]) is spec
