@@ -157,3 +157,20 @@ def test_the_answer_of_an_episode_reaches_the_gymnasium_verifier():
     from uitars_nb.tasks.base import with_answer
     spec = with_answer(TaskSpec('atlas/one-hop'), [Action('click', dict(point=(1, 1))), Action('finished', dict(content='Lima'))])
     assert spec.params['answer'] == 'Lima' and with_answer(spec, [Action('finished', dict(content=''))]) is spec
+
+
+async def test_questions_are_answered_by_search_and_links_too(tmp_path):
+    from uitars_nb.tasks.base import opener_of
+    from uitars_nb.tasks.synthesis.search import SiteCorpus, register_site_search
+    write_site(tmp_path, 2, 60)
+    names = register_site_search(tmp_path, 'own-search', ['two-hops', 'conditions'])
+    assert opener_of(names[0]) is opener_of(names[1])   # one pool of sessions for both
+    corpus, root = SiteCorpus(tmp_path), tmp_path.resolve()
+    for page in read_site(tmp_path).values():
+        text = (await corpus.read((root/page.path).as_uri() + '#top')).text
+        assert all(f.value in text and (not f.link or (root/f.link).as_uri() in text) for f in page.facts)
+    async with opener_of(names[0])() as session:
+        for name in names:
+            await session.reset()
+            traj = await run_episode(session, get_task(name), suite(name, 'validation')[0], OracleAgent)
+            assert traj.success and traj.steps[-1].observation.text, traj.info
