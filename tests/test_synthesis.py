@@ -174,3 +174,50 @@ async def test_questions_are_answered_by_search_and_links_too(tmp_path):
             await session.reset()
             traj = await run_episode(session, get_task(name), suite(name, 'validation')[0], OracleAgent)
             assert traj.success and traj.steps[-1].observation.text, traj.info
+
+
+async def test_questions_of_a_file_are_played_in_turn(tmp_path):
+    import json
+    from uitars_nb.tasks.synthesis.tasks import register_questions
+    write_site(tmp_path, 3, 30)
+    rows = [dict(split='test', instruction=f'What is the trade of number {k}?', answer=('smith', 'baker')[k % 2], evidence=[f'p{k}.html']) for k in range(4)]
+    (tmp_path/'q.jsonl').write_text('\n'.join(map(json.dumps, [*rows, dict(rows[0], split='train'), dict(kind='form', submitted={})])) + '\n')
+    task = get_task(register_questions(tmp_path, tmp_path/'q.jsonl', 'own/file'))
+    assert {task.question(o).wording for o in suite('own/file', 'test', 4)} == {o['instruction'] for o in rows}
+    async with BrowserPool(task.browser) as pool:
+        async with pool.session() as session:
+            traj = await run_episode(session, task, suite('own/file', 'test')[0], OracleAgent)
+            assert traj.success and 'What is the trade' in traj.task.instruction
+    with pytest.raises(LookupError, match='no question of the validation split'): task.question(suite('own/file', 'validation')[0])
+    (tmp_path/'bad.jsonl').write_text(json.dumps(dict(rows[0], evidence=['none.html'])) + '\n')
+    with pytest.raises(ValueError, match='none.html, which is no page'): register_questions(tmp_path, tmp_path/'bad.jsonl', 'own/bad')
+    (tmp_path/'worse.jsonl').write_text('{"split": "test"}\n')
+    with pytest.raises(ValueError, match='line 1.*instruction'): register_questions(tmp_path, tmp_path/'worse.jsonl', 'own/worse')
+
+
+def test_a_model_that_loses_a_fact_or_tells_the_answer_changes_nothing(tmp_path, capsys):
+    import json, threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Model(BaseHTTPRequestHandler):
+        "Rewrites every third question well, loses the facts of the next and tells the answer of none."
+        asked = 0
+        def log_message(self, *_): pass
+        def do_GET(self): self.reply(dict(data=[dict(id='rule')]))
+        def do_POST(self):
+            text = json.loads(self.rfile.read(int(self.headers['content-length'])))['messages'][0]['content']
+            Model.asked += 1
+            self.reply(dict(choices=[dict(message=dict(content='Tell me, please: ' + text.split('\n\n')[-1] if Model.asked % 3 == 0 else 'What is it?'))]))
+        def reply(self, body):
+            body = json.dumps(body).encode()
+            self.send_response(200); self.send_header('content-type', 'application/json'); self.send_header('content-length', str(len(body))); self.end_headers(); self.wfile.write(body)
+
+    server = ThreadingHTTPServer(('127.0.0.1', 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    write_site(tmp_path, 4)
+    args = ['synthesize', str(tmp_path), '--tasks', '9', '--show', '0', '--out', str(tmp_path/'q.jsonl')]
+    try: assert not main([*args, '--rewrite', f'http://127.0.0.1:{server.server_port}/v1'])
+    finally: server.shutdown()
+    assert '3 of 9 put into other words' in capsys.readouterr().out
+    rows = [json.loads(o) for o in (tmp_path/'q.jsonl').read_text().splitlines()]
+    assert sum(o['instruction'].startswith('Tell me') for o in rows) == len(rows) // 3 and not any(o['instruction'] == 'What is it?' for o in rows)
