@@ -8,9 +8,9 @@ from uitars_nb.cli.main import main
 from uitars_nb.core.types import Action, TaskSpec
 from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.sandbox.browser.session import BrowserConfig
-from uitars_nb.tasks.base import SANDBOXES, SPLITS, get_task, seeds, suite
-from uitars_nb.tasks.synthesis import questions, tasks
-from uitars_nb.tasks.synthesis.forms import FormTask, draw_order, order_words, read_forms, register_forms, submitted
+from uitars_nb.tasks.base import SANDBOXES, SPLITS, get_task, register, seeds, suite
+from uitars_nb.tasks.synthesis import questions
+from uitars_nb.tasks.synthesis.forms import FormTask, all_forms, draw_order, has_order, make_order, order_words, read_forms, register_forms, split_of_order, submitted
 from uitars_nb.tasks.synthesis.questions import Condition, describe, gives_away, make_question, plain, same_answer, solve, split_of_page
 from uitars_nb.tasks.synthesis.site import home_of, paths_from, read_site
 from uitars_nb.tasks.synthesis.tasks import KINDS, register_site
@@ -38,6 +38,8 @@ def test_every_question_has_one_answer_that_it_does_not_tell(tmp_path, kind, see
             q = make_question(site, k, split, *KINDS[kind])
             assert solve(q, site) == {q.answer} and plain(q.answer) not in plain(q.instruction).split()
             assert split_of_page(q.evidence[-1]) == split and len(q.evidence) == len(q.hops) + 1
+            if split == 'train': assert {split_of_page(o) for o in q.evidence} == {'train'}
+            assert not {c.value for c in q.conditions} & {site[o].title for o in q.evidence[1:]}   # nor where the links lead
             assert q == make_question(site, k, split, *KINDS[kind])
             if q.conditions:   # each alone leaves several pages, and none is needless
                 assert all(sum(map(c.holds, site.values())) >= questions.LEAST for c in q.conditions)
@@ -53,7 +55,8 @@ def test_conditions_never_name_their_subject():
 
 @pytest.mark.parametrize('given, right, same', [
     ('LIMA', 'Lima', True), ('Lima.', 'Lima', True), ('lima peru', 'Lima', False), ('', 'Lima', False), ('...', '!!', False), ('147181', '147,181 km²', True), ('147,181 km2', '147,181 km²', True),
-    ('147,181 m', '147,181 km²', False), ('147.181', '147,181 km²', False), ('1.50', '1.5', True), ('-3 °C', '-3 °C', True), ('3 °C', '-3 °C', False)])
+    ('147,181 m', '147,181 km²', False), ('147.181', '147,181 km²', False), ('1.50', '1.5', True), ('-3 °C', '-3 °C', True), ('3 °C', '-3 °C', False), ('C', 'C++', False), ('C#', 'C', False), ('A+', 'A-', False), ('UTC+3', 'UTC-3', False), ('3/4', '3.4', False),
+    ('12', '12 Main Street', False), ('12 main street', '12 Main Street', True), ('7', '007', False), ('1 285 216', '1,285,216 km²', True), ('the Danube', 'Danube', True), ('the', 'the', True)])
 def test_answers_are_compared_by_what_they_mean(given, right, same): assert same_answer(given, right) is same
 
 
@@ -103,7 +106,7 @@ async def test_orders_are_carried_out_and_what_else_changes_is_seen(tmp_path):
                 seen |= set(task.order(spec))
                 # the same submission is no success of an order that differs in one field
                 for field in task.form.fields:
-                    other = next(s for s in range(1000) if submitted(task.form, draw_order(task.form, random.Random(f'{task.name}/{s}'))).get(field.name) != traj.info['given'].get(field.name)) if field.name != 'token' else None
+                    other = next(s for s in range(1000) if submitted(task.form, make_order(task.form, s)).get(field.name) != traj.info['given'].get(field.name)) if field.name != 'token' else None
                     if other is not None: assert not (await task.verify(session, TaskSpec(task.name, other))).success
             assert seen == {'user', 'news', 'ads', 'colour', 'size', 'note', 'speed'}   # and never the hidden one
 
@@ -120,11 +123,79 @@ def test_orders_say_all_and_change_what_they_say(tmp_path):
         for f in form.fields: assert (f'"{f.label}"' in said and bool(f.label)) == (f.name in order) or not f.label
 
 
+def test_what_real_sites_hold_is_read_as_a_browser_reads_it(tmp_path):
+    (tmp_path/'people').mkdir()
+    (tmp_path/'people'/'index.html').write_text('<h1>People</h1>')
+    (tmp_path/'a (b), c.html').write_text('<h1>Odd name</h1>')
+    (tmp_path/'old.html').write_bytes('<meta charset="windows-1252"><title>Caf\xe9</title><script>var x = "hidden"</script><p>b<b>o</b>ld</p>'.encode('latin-1'))
+    (tmp_path/'index.html').write_text('''<h1>Start</h1><table><tr><th>Capital<td><a href="people/">Lima</a>, <a href="a%20%28b%29%2C%20c.html">Rome</a><tr><th>Born<td>in <a href="people/">Lima</a> in 1950
+        <tr><th>Water<td>H<sub>2</sub>O<tr><th>People<td>34,000,000<sup><a href="#n">[1]</a></sup><tr><th><td>nothing<tr><td>a<td>b</table><dl><div><dt>Size<dd>9<dd>10</div></dl>
+        <a href="photo.jpg">p</a><a href="http://[x]/y">q</a><a href="a%00b">r</a><a href="''' + 'x' * 300 + '''">s</a><a href="mailto:a@b">t</a>''')
+    (tmp_path/'photo.jpg').write_bytes(b'')
+    site = read_site(tmp_path)
+    assert [(o.relation, o.value, o.link) for o in site['index.html'].facts] == [('Capital', 'Lima', 'people/index.html'), ('Capital', 'Rome', 'a (b), c.html'), ('Born', 'in Lima in 1950', ''),
+        ('Water', 'H2O', ''), ('People', '34,000,000', ''), ('Size', '9', ''), ('Size', '10', '')]
+    assert site['index.html'].links == ('people/index.html', 'a (b), c.html') and site['old.html'].title == 'Café' and site['old.html'].text == 'bold'
+    assert set(paths_from(site, 'index.html')) == {'index.html', 'people/index.html', 'a (b), c.html'}
+
+
+async def test_the_oracle_follows_links_with_odd_names(tmp_path):
+    write_site(tmp_path, 5, 60)
+    index = (tmp_path/'index.html').read_text()
+    for k in range(60):
+        (tmp_path/f'p{k}.html').rename(tmp_path/f'p ({k}), x.html')
+        index = index.replace(f'"p{k}.html"', f'"p%20({k}),%20x.html"')
+    for file in tmp_path.glob('p *.html'):
+        text = file.read_text()
+        for k in range(60): text = text.replace(f'"p{k}.html"', f'"p%20%28{k}%29%2C%20x.html"')
+        file.write_text('<svg width="9" height="9"><a href="x.html"><rect width="9" height="9"/></a></svg>' + text)
+    (tmp_path/'index.html').write_text(index.replace('<p><a', '<p style="display:none"><a', 3) + index)   # hidden links come first
+    task = get_task(register_site(tmp_path, 'own-odd', ['one-hop'])[0])
+    async with BrowserPool(task.browser) as pool:
+        async with pool.session() as session:
+            traj = await run_episode(session, task, suite(task.name, 'train')[0], OracleAgent)
+            assert traj.success, traj.info
+
+
+@pytest.mark.parametrize('field, sent', [
+    ('<input name="n" type="number" min="100" aria-label="N">', {str(o) for o in range(100, 109)}), ('<input name="n" type="number" min="" max="" step="5" aria-label="N">', {str(o) for o in range(1, 42, 5)}),
+    ('<select name="n" aria-label="N"><option value="">Choose<option value="1">One<option disabled value="2">Two</select>', {'1'}), ('<textarea name="n" aria-label="N" required></textarea>', None),
+    ('<input name="n" type="email" aria-label="Contact">', None), ('<input name="n" type="tel" aria-label="N">', None), ('<input name="n" maxlength="12" aria-label="N">', None),
+    (''.join(f'<input type="radio" name="n" value="{o}" {"checked" * (o in "ab")} {"disabled" * (o == "z")} aria-label="{o.upper()}">' for o in 'abcdefghijklz'), {*'acdefghijkl'})])
+async def test_what_is_ordered_is_what_chromium_submits(tmp_path, field, sent):
+    (tmp_path/'index.html').write_text(f'<meta charset=utf-8><form><input name="first" value="x" readonly><input name="off" value="y" disabled>{field}<button type="button">Clear</button><button name="go" value="1">Send</button></form>')
+    (tmp_path/'list.html').write_text('<h1>List</h1>')
+    task = register(FormTask('own-field/index', tmp_path.resolve(), 'index.html'))
+    assert task.form.button == 'Send'
+    async with BrowserPool(task.browser) as pool:
+        async with pool.session() as session:
+            got = set()
+            for spec in [o for split in SPLITS if has_order(task.form, split) for o in suite(task.name, split, 2)]:   # few orders fill few splits
+                traj = await run_episode(session, task, spec, OracleAgent)
+                assert traj.success and traj.info['given'].keys() == {'first', 'n', 'go'}, traj.info
+                got.add(traj.info['given']['n'])
+            assert sent is None or got <= sent
+            spec = await task.setup(session, spec)   # an address with a query on another page is no submission
+            await session.goto((tmp_path/'list.html').as_uri() + '?first=x&n=1&go=1')
+            assert not (await task.verify(session, spec)).done
+
+
+def test_orders_of_one_split_do_not_occur_in_another(tmp_path):
+    (tmp_path/'index.html').write_text(FORM)
+    form, = read_forms(tmp_path)
+    drawn = {split: {order_words(form, make_order(form, k, split)) for k in range(200)} for split in SPLITS}
+    assert not drawn['train'] & drawn['test'] and not drawn['train'] & drawn['validation'] and all(len(o) > 100 for o in drawn.values())
+
+
 @pytest.mark.parametrize('html', ['<form method="post"><input name="a" aria-label="A"><button>Go</button></form>', '<form action="https://example.org"><input name="a" aria-label="A"><button>Go</button></form>',
-    '<form><input name="a" type="password" aria-label="A"><button>Go</button></form>', '<form><input name="a" aria-label="A"></form>', '<form><input name="a"><button>Go</button></form>', '<form></form>'])
+    '<form><input name="a" type="password" aria-label="A"><button>Go</button></form>', '<form><input name="a" aria-label="A"></form>', '<form><input name="a"><button>Go</button></form>', '<form></form>',
+    '<form><input name="a" aria-label="A" pattern="x"><button>Go</button></form>', '<form><input name="a" aria-label="A"><button>Go</button><button>Stop</button></form>',
+    '<form><input name="a" aria-label="A"><input name="b" aria-label="A"><button>Go</button></form>', '<form><input type="checkbox" name="a" aria-label="A" checked><button>Go</button></form>',
+    '<form><input name="a" aria-label="A"><input name="b" required><button>Go</button></form>', '<form><select name="a" aria-label="A"></select><button>Go</button></form>',
+    '<form><select name="a" aria-label="A"><option>One</select><button>Go</button></form>', '<form><input type=number min=5 max=5 value=5 name="a" aria-label="A"><button>Go</button></form>'])
 def test_forms_that_no_task_can_use_are_left_out(tmp_path, html):
     (tmp_path/'index.html').write_text(html)
-    assert read_forms(tmp_path) == () and register_forms(tmp_path, 'none') == []
+    assert read_forms(tmp_path) == () and register_forms(tmp_path, 'none') == [] and len(all_forms(tmp_path.resolve())[1]) == 1
 
 
 @pytest.mark.parametrize('size', [(160, 210), (1024, 768)])
@@ -149,7 +220,7 @@ def test_a_site_without_facts_says_so(tmp_path, capsys):
     (tmp_path/'a.html').write_text('<h1>Nothing</h1>')
     with pytest.raises(LookupError, match='too few facts'): register_site(tmp_path, 'none')
     with pytest.raises(FileNotFoundError, match='no HTML files'): read_site(tmp_path/'absent')
-    assert main(['synthesize', str(tmp_path)]) == 1 and 'yields no tasks' in capsys.readouterr().err
+    assert main(['synthesize', str(tmp_path)]) == 1 and 'yields no train tasks' in capsys.readouterr().err
 
 
 def test_the_answer_of_an_episode_reaches_the_gymnasium_verifier():

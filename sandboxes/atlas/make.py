@@ -52,7 +52,7 @@ Nepal | Kathmandu | Bagmati | Asia | 147,181 | Nepalese rupee | Nepali | China, 
 Thailand | Bangkok | Chao Phraya | Asia | 513,120 | baht | Thai | Cambodia, Laos, Malaysia, Myanmar | left | yes
 Uzbekistan | Tashkent | Chirchiq | Asia | 447,400 | Uzbek sum | Uzbek | Afghanistan, Kazakhstan, Kyrgyzstan, Tajikistan, Turkmenistan | right | no
 Vietnam | Hanoi | Red River | Asia | 331,690 | dong | Vietnamese | Cambodia, China, Laos | right | yes
-Botswana | Gaborone | | Africa | 581,730 | pula | English, Tswana | Namibia, South Africa, Zambia, Zimbabwe | left | no
+Botswana | Gaborone | | Africa | 581,730 | pula | English | Namibia, South Africa, Zambia, Zimbabwe | left | no
 Ghana | Accra | Gulf of Guinea | Africa | 238,533 | cedi | English | Burkina Faso, Ivory Coast, Togo | right | yes
 Kenya | Nairobi | Nairobi River | Africa | 580,367 | Kenyan shilling | English, Swahili | Ethiopia, Somalia, South Sudan, Tanzania, Uganda | left | yes
 Madagascar | Antananarivo | | Africa | 587,041 | ariary | Malagasy, French | | right | yes

@@ -6,7 +6,7 @@
 __all__ = ['SynthesizeOptions', 'drawn_questions', 'reworded', 'question_rows', 'order_rows', 'synthesize']
 
 # %% ../../nbs/90_cli/23_synthesize.ipynb #50976f0c
-import asyncio, json, random
+import asyncio, json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def drawn_questions(options: SynthesizeOptions) -> dict:
     from uitars_nb.tasks.synthesis.tasks import KINDS, possible_kinds, site_at
     o, site = options, site_at(options.folder.resolve())
     return {kind: {s: make_question(site, s, o.split, *KINDS[kind]) for s in seeds(o.split, o.tasks, kind)}
-            for kind in possible_kinds(site)}
+            for kind in possible_kinds(site, o.split)}
 
 async def reworded(questions: Sequence, url: str) -> list:
     "The questions in other words, and those of which the model lost a fact as they were."
@@ -73,11 +73,11 @@ def question_rows(options: SynthesizeOptions) -> dict[str, list[dict]]:
 def order_rows(options: SynthesizeOptions) -> dict[str, list[dict]]:
     "Name of a form -> orders as dictionaries."
     from uitars_nb.tasks.base import seeds
-    from uitars_nb.tasks.synthesis.forms import draw_order, order_words, read_forms, submitted
+    from uitars_nb.tasks.synthesis.forms import make_order, order_words, read_forms, submitted
     o, out = options, {}
     for form in read_forms(o.folder.resolve()):
         name = f'form {form.page}' + f' {form.index}' * bool(form.index)
-        orders = {s: draw_order(form, random.Random(s)) for s in seeds(o.split, o.tasks, name)}
+        orders = {s: make_order(form, s, o.split) for s in seeds(o.split, o.tasks, name)}
         out[name] = [dict(kind=name, seed=s, split=o.split, instruction=order_words(form, given),
                           submitted=submitted(form, given)) for s, given in orders.items()]
     return out
@@ -85,11 +85,16 @@ def order_rows(options: SynthesizeOptions) -> dict[str, list[dict]]:
 def synthesize(options: SynthesizeOptions):
     "Print examples and counts, and write the tasks."
     from uitars_nb.core.runs import write_atomic
+    from uitars_nb.tasks.synthesis.forms import all_forms
     made = question_rows(options) | order_rows(options)
-    if not made: raise LookupError(f'{options.folder} yields no tasks: it has no facts in tables, and no forms')
+    left = all_forms(options.folder.resolve())[1]
+    if not made:
+        raise LookupError(f'{options.folder} yields no {options.split} tasks: too few facts in tables, too few relative '
+                          'links, and no form' + ''.join(f'; {k}: {v}' for k, v in left.items()))
     for kind, tasks in made.items():
         print(f'{kind}: {len({o["instruction"] for o in tasks})} different tasks of {len(tasks)}')
         for o in tasks[:options.show]: print('  ' + ' -> '.join(o[k] for k in ('instruction', 'answer') if k in o))
+    for name, why in left.items(): print(f'form {name}: left out, {why}')
     if options.out:
         lines = [json.dumps(o, ensure_ascii=False) for tasks in made.values() for o in tasks]
         write_atomic(options.out, '\n'.join(lines) + '\n')

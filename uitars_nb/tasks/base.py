@@ -44,7 +44,7 @@ class Task(Protocol):
         "Start the task in a reset session. Returns the spec with its instruction."
 
     async def verify(self, session: Session, spec: TaskSpec) -> Outcome: 
-        "The outcome of the episode in its current state. At its end, `spec.params['answer']` is what it answered."
+        "The outcome of the episode in its current state. If it ended with an answer, that is `spec.params['answer']`."
 
     def oracle(self, session: Session, spec: TaskSpec) -> AsyncIterator[Action]: 
         "Yields the actions that solve the task, one at a time."

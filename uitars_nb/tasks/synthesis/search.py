@@ -15,13 +15,13 @@ from pathlib import Path
 
 from ...core.types import Action, TaskSpec
 from ...sandbox.browser.chromium import launch
-from ...sandbox.browser.session import BrowserConfig, BrowserSession
+from ...sandbox.browser.session import BrowserSession
 from ...sandbox.sessions import closing
 from ...sandbox.tools.search import WebPage, best
 from ...sandbox.tools.session import ToolConfig, ToolSession
-from ..base import SANDBOXES, SUITES, register
+from ..base import SANDBOXES, register
 from .site import SitePage
-from .tasks import ANSWER, KINDS, SIZE, SiteTask, site_at
+from .tasks import ANSWER, KINDS, SiteTask, browser_for, join_suite, site_at
 
 # %% ../../../nbs/20_tasks/35_synthesis/12_search.ipynb #03417b8f
 def page_words(
@@ -63,7 +63,7 @@ async def browser_with_search(
     "A new browser that may show a site, and tools whose search knows it."
     browser = await launch()
     try:
-        screen = BrowserSession(browser, BrowserConfig(size=SIZE, folders=(str(folder),)))
+        screen = BrowserSession(browser, browser_for(folder))
         async with closing(ToolSession(ToolConfig(), screen, SiteCorpus(folder))) as session: yield session
     finally: await browser.close()
 
@@ -99,7 +99,6 @@ def register_site_search(
 ) -> list[str]:
     "Register the questions about a site for sessions with tools, as `register_site` does; their names."
     root = Path(folder).resolve()
-    SUITES[name] = [register(SiteSearchTask(f'{name}/{o}', root, *KINDS[o])).name for o in kinds]
-    return SUITES[name]
+    return join_suite(name, [register(SiteSearchTask(f'{name}/{o}', root, *KINDS[o])).name for o in kinds])
 
 if (SANDBOXES/'atlas').exists(): register_site_search(SANDBOXES/'atlas', 'atlas-search')   # only in a checkout
