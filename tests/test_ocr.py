@@ -10,7 +10,7 @@ from uitars_nb.cli.main import main
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.flywheel.perception.labels import load_pages
-from uitars_nb.flywheel.perception.ocr import ScreenOCR, char_boxes, ocr_page, ocr_scale, ocr_shards, word_at
+from uitars_nb.flywheel.perception.ocr import ScreenOCR, TextLine, char_boxes, ocr_page, ocr_scale, ocr_shards, save_shard, word_at
 from uitars_nb.flywheel.perception.words import words
 from uitars_nb.tasks.base import seeds
 
@@ -75,9 +75,36 @@ def test_stored_screens_become_shards_by_size(read, tmp_path):
     assert sorted((o.size, o.step) for o in pages) == [((200, 200), 0), ((200, 200), 3), ((320, 240), 0)] and len(made) == 3
     assert {o.instruction for o in pages} == {'Open the settings.'}
     stamps = [o.stat().st_mtime_ns for o in made]
-    assert ocr_shards(tmp_path/'read', Store(tmp_path/'store'), None) == made   # not read again
+    assert ocr_shards(tmp_path/'read', Store(tmp_path/'store'), read, per=1) == made and [o.stat().st_mtime_ns for o in made] == stamps   # not read again
+    assert all(o.partial for o in pages)
     Store(tmp_path/'second').extend([episode('d', 'train', large)])
     assert len(ocr_shards(tmp_path/'read', Store(tmp_path/'second'), read)) == 1 and [o.stat().st_mtime_ns for o in made] == stamps
+    assert len(ocr_shards(tmp_path/'read', Store(tmp_path/'second'), read, 'test')) == 0
+    Store(tmp_path/'store').extend([episode('e', 'train', small)])   # it has grown, and an interrupted reading left a shard
+    (tmp_path/'read'/f'{made[0].stem[:12]}_0099.npz').write_bytes(b'')
+    again = ocr_shards(tmp_path/'read', Store(tmp_path/'store'), read, per=2)
+    assert {o for o in (tmp_path/'read').glob(f'{made[0].stem[:12]}_*')} == {*again} and sum(len(load_pages(o)) for o in again) == 4
+
+
+def test_screens_of_many_colours_take_several_shards(tmp_path):
+    rng, size = np.random.default_rng(0), (256, 256)
+    pages = [ocr_page([TextLine('a', (1, 1, 9, 9), 1., (('a', (1, 1, 9, 9)),))], rng.integers(0, 256, (32, 32, 3), np.uint8).repeat(8, 0).repeat(8, 1), source='x', seed=0) for _ in range(70)]
+    made = save_shard(tmp_path/'s.npz', pages)
+    assert len(made) > 1 and sum(len(load_pages(o)) for o in made) == 70 and load_pages(made[0])[0].size == size
+
+
+def test_what_ocr_missed_is_no_label(tmp_path):
+    from uitars_nb.flywheel.perception.examples import page_examples
+    from uitars_nb.model.nano.nano import new_policy
+    from uitars_nb.model.nano.tokenizer import make_tokenizer
+    from uitars_nb.model.policy import Policy
+    from uitars_nb.train.perception import whole_pages
+    policy = Policy(*new_policy(make_tokenizer(['Click on the button.']), hidden=32, layers=1, heads=2, inner=48, stem_channels=16, stem_blocks=1), 'ui-tars-2', 'nano')
+    page = ocr_page([TextLine('Save all', (10, 10, 60, 22), 1., (('Save', (10, 10, 34, 22)), ('all', (40, 10, 60, 22))))], np.full((210, 160, 3), 255, np.uint8), source='x', seed=1)
+    found = list(page_examples([page], policy))
+    assert found and not any('reads' in o.targets for o in found)
+    save_shard(tmp_path/'s.npz', [page])
+    with pytest.raises(ValueError, match='read by OCR'): whole_pages(tmp_path/'s.npz')
 
 
 def test_the_command_labels_what_training_reads(tmp_path, capsys):

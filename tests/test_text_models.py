@@ -31,7 +31,7 @@ def interleaved(w, heads):
     return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
-def write_gguf(path, model, quantised=()):
+def write_gguf(path, model, quantised=(), extra=()):
     "A Llama with a byte-level tokenizer as a GGUF file."
     c, out = model.config, gguf.GGUFWriter(path, 'llama')
     out.add_block_count(c.num_hidden_layers); out.add_context_length(c.max_position_embeddings); out.add_embedding_length(c.hidden_size)
@@ -48,6 +48,7 @@ def write_gguf(path, model, quantised=()):
         for short, long in NAMES.items():
             x, heads = state[f'model.layers.{i}.{long}.weight'], dict(attn_q=c.num_attention_heads, attn_k=c.num_key_value_heads).get(short)
             put(f'blk.{i}.{short}.weight', interleaved(x, heads) if heads else x)
+    for name, x in extra: out.add_tensor(name, x)
     for step in (out.write_header_to_file, out.write_kv_data_to_file, out.write_tensors_to_file, out.close): step()
     return path
 
@@ -101,6 +102,23 @@ def test_int8_plays_too(file):
     assert quantized_layers(packed.model) and not quantized_layers(whole.model)
     ids = torch.tensor(whole.encode('What is on the screen?').astype(np.int64))[None]
     with torch.no_grad(): assert (whole.model(ids).logits - packed.model(ids).logits).abs().max() < .2
+
+
+def test_models_that_a_batch_would_change_are_refused(llama):
+    from transformers import MistralConfig, MistralForCausalLM
+    from uitars_nb.model.engine.cache import SlotCache
+    from uitars_nb.model.engine.passes import check_batchable
+    small = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=16, max_position_embeddings=256)
+    SlotCache(MistralConfig(**small, sliding_window=None))
+    with pytest.raises(NotImplementedError, match='window of 64'): SlotCache(MistralConfig(**small, sliding_window=64))
+    check_batchable(llama)
+    scaled = LlamaForCausalLM(LlamaConfig(**small, rope_parameters=dict(rope_type='dynamic', rope_theta=1e4, factor=2.)))
+    with pytest.raises(NotImplementedError, match='dynamic'): check_batchable(scaled)
+
+
+def test_a_gguf_file_with_scaled_positions_is_refused(llama, tmp_path):
+    path = write_gguf(tmp_path/'scaled.gguf', llama, extra=[('rope_freqs.weight', np.ones(16, np.float32))])
+    with pytest.raises(ValueError, match='rotary positions'): text_policy(path)
 
 
 def test_what_is_no_text_model_is_refused(tmp_path, monkeypatch):

@@ -156,7 +156,8 @@ class CompareOptions:
 
     def __post_init__(self):
         check_numbers(self, weights='rows')
-        if self.fixed and self.more_a: raise ValueError('a policy that was not trained has one evaluation: no --more_a')
+        if self.fixed and (self.more_a or not self.more_b):
+            raise ValueError('--fixed compares one policy with several training runs: give --more_b and no --more_a')
 
 def compare_groups(options: CompareOptions):
     "Print the success of each run, and the comparison over runs."

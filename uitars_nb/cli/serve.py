@@ -49,7 +49,8 @@ def check_port(
 def model_name(
     policy: str,   # a checkpoint's directory, or a name on the Hugging Face hub
 ) -> str:
-    "Name of a served checkpoint: its directory, or the run's if the directory is called `policy`."
+    "Name of a served checkpoint: its directory, or the run's if the directory is called `policy`; a file's name."
+    if Path(policy).suffix == '.gguf': return Path(policy).stem
     parts = [o for o in Path(policy).parts if o not in ('/', '.', '..')]
     while len(parts) > 1 and parts[-1] == 'policy': parts.pop()
     return parts[-1] if Path(policy).is_dir() else policy

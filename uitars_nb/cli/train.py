@@ -58,10 +58,10 @@ COMMANDS['pages'] = pages
 class OCROptions:
     """Label the screens of stored episodes by OCR, for uitars-nb train --pages.
 
-    Needs RapidOCR: pip install "uitars_nb[ocr]". A store that was read before is not read again.
+    Needs RapidOCR: pip install "uitars_nb[ocr]". A store that was read before is not read again unless it has grown.
 
     Example:
-      uitars-nb ocr runs/read runs/recorded/store
+      uitars-nb ocr runs/screens runs/recorded/store
     """
     out: Annotated[Path, POSITIONAL]    # directory of the shards
     runs: Annotated[tuple[Path, ...], POSITIONAL]   # directories of episodes

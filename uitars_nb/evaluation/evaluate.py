@@ -301,9 +301,12 @@ def compare_variants(
     """Comparison of two variants over their training runs, and the success of each run. Raises `ValueError` as
     `check_paired` and `compare_runs` do, and if two runs did not play the same instances."""
     first, *others = [*a, *b]
-    for o in others: compare_results(first, o)   # raises
+    if len({Path(o).resolve() for o in (first, *others)}) <= len(others):
+        raise ValueError('a directory is named twice: give the evaluation of another run')
+    for o in others:
+        for one, two in ((first, o), (o, first)): check_paired(one, read_result(two)[0]['parameters'])
     indices = [read_result(o)[1] for o in (first, *others)]
-    played = [set(zip(o.task, o.seed)) for o in indices]
+    played = [set(zip(o.task, o.seed)) for o in (index[~index.env_failure] for index in indices)]
     if odd := [str(o) for o, some in zip(others, played[1:]) if some != played[0]]:
         raise ValueError(f'{", ".join(odd)} did not play the instances of {first}: '
                          'evaluate all runs with the same episodes')

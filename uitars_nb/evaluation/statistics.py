@@ -138,11 +138,15 @@ def compare_runs(
     fixed: bool = False,   # `a` is no training run: it does not vary
     confidence: float = .95,
 ) -> RunComparison:
-    "Compare two variants over runs. Raises `ValueError` unless one of them has two runs at least."
-    trained = [np.asarray(o, float) for o in ([b, *others] if fixed else [a, b, *others])]
+    """Compare two variants over runs. Raises `ValueError` unless a trained variant has two runs at least, and if the runs
+    of each ended alike, which says nothing of other runs."""
+    trained = [np.asarray(o, float) for o in ([b, *others] if fixed else [a, b, *others]) if len(o)]
     freedom = sum(len(o) - 1 for o in trained)
     if freedom < 1: raise ValueError('an interval over training runs needs two runs of one variant at least')
     deviation = (sum((len(o) - 1) * o.var(ddof=1) for o in trained if len(o) > 1) / freedom) ** .5
+    if not deviation:
+        raise ValueError('the runs of each variant ended at the same success, so nothing is known of their deviation: '
+                         'evaluate them on more instances')
     value = float(np.mean(b) - np.mean(a))
     half = t.ppf((1 + confidence) / 2, freedom) * deviation * ((0 if fixed else 1 / len(a)) + 1 / len(b)) ** .5
     return RunComparison(Estimate(value, value - float(half), value + float(half)), float(deviation), freedom)

@@ -186,6 +186,10 @@ def check_batchable(
     if lacking := [o for o in needed if o not in taken]:
         raise NotImplementedError(f'{type(model).__name__}.forward takes no {", ".join(lacking)}; '
                                   'serve it with vLLM (model.remote)')
+    rope = (getattr(model.config.get_text_config(), 'rope_parameters', None) or {}).get('rope_type', 'default')
+    if rope in ('longrope', 'dynamic'):
+        raise NotImplementedError(f'positions of kind {rope} depend on the longest row of a batch; '
+                                  'serve this model with vLLM (model.remote)')
     kind = model.config.get_text_config()._attn_implementation
     if kind not in ('sdpa', 'eager', 'blocks'):
         raise NotImplementedError(f'rows of a batch are told apart by masks, which {kind} does not take: '

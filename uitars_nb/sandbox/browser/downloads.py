@@ -85,7 +85,7 @@ class Downloads(FileFolder):
     def used(self) -> int:
         "Bytes of all finished and running downloads."
         landed = sum(p.stat().st_size for p in Path(self.folder).iterdir()
-            if p.is_file() and p.stem not in self.names)
+            if p.is_file() and p.stem not in self.names and p.stem not in self.refused)
         return landed + sum(self.sizes.values())
 
     def end(self,

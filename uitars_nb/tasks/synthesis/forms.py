@@ -67,9 +67,10 @@ def _options(node, tree):
     options = [o for o in node.find_all('option')]
     if not options or node.has_attr('multiple'): raise Unusable('a list without options, or with several choices')
     value = lambda o: o.get('value', visible_text(o))
-    chosen = [o for o in options if o.has_attr('selected')][-1:] or [o for o in options if not o.has_attr('disabled')][:1]
+    open_ = [o for o in options if not o.has_attr('disabled')]
+    chosen = [o for o in options if o.has_attr('selected')][-1:] or open_[:1]
     if not chosen or chosen[0].has_attr('disabled'): raise Unusable('a list whose choice cannot be submitted')
-    usable = [o for o in options if not o.has_attr('disabled') and not o.find_parent('optgroup', disabled=True)]
+    usable = [o for o in open_ if not o.find_parent('optgroup', disabled=True)]
     required = node.has_attr('required') and not value(chosen[0])
     usable = [o for o in usable if value(o)] if node.has_attr('required') else usable
     return dict(values=tuple(map(value, usable)), words=tuple(map(visible_text, usable)), default=value(chosen[0]),

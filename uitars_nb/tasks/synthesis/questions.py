@@ -18,7 +18,8 @@ from functools import cached_property
 from .site import Fact, SitePage, fact_index, home_of, paths_from
 
 # %% ../../../nbs/20_tasks/35_synthesis/05_questions.ipynb #30f7987f
-NUMBER = re.compile(r'(-?(?:\d{1,3}(?:[, \u00a0\u202f]\d{3})+|[1-9]\d*|0)(?:\.\d+)?)\s*([^\W\d_]*[\d²³/°%]*[^\W\d_]*)')
+NUMBER = re.compile(r'(-?(?:\d{1,3}(?:[, \u00a0\u202f]\d{3})+|[1-9]\d*|0)(?:\.\d+)?)'   # grouped or not
+                    r'\s*([^\W\d_]*[\d²³/°%]*[^\W\d_]*)')   # a unit, such as km², °C or m/s
 
 def number_in(
     text: str,   # such as '1,285,216 km²'

@@ -44,7 +44,8 @@ def visible_text(
     def collect(o):
         "Add the text of an element."
         for child in o.children:
-            if getattr(child, 'name', None) is None: parts.append(str(child) * (type(child).__name__ == 'NavigableString'))
+            if getattr(child, 'name', None) is None:
+                if type(child).__name__ == 'NavigableString': parts.append(str(child))   # no comment
             elif child.name in BLOCKS: parts.append(' '); collect(child); parts.append(' ')
             elif child.name not in UNSEEN: collect(child)
     collect(node)

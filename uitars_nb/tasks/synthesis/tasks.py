@@ -34,7 +34,7 @@ site_at = functools.cache(read_site)   # a site is read once in a process
 def browser_for(
     folder: Path,   # of a site, resolved
 ) -> BrowserConfig:
-    "Return the configuration of a browser that may show a site; a start page at its root opens the whole folder itself."
+    "Return the configuration of a browser that may show a site; a start page at its root opens the folder by itself."
     return BrowserConfig(size=SIZE, folders=() if (folder/'index.html').exists() else (str(folder),))
 
 @functools.lru_cache(10_000)
