@@ -1,5 +1,6 @@
 "OCR of screens: lines, labelled pages, shards of stored episodes, and the commands."
 import subprocess, sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,7 +102,8 @@ def test_what_ocr_missed_is_no_label(tmp_path):
     from uitars_nb.train.perception import whole_pages
     policy = Policy(*new_policy(make_tokenizer(['Click on the button.']), hidden=32, layers=1, heads=2, inner=48, stem_channels=16, stem_blocks=1), 'ui-tars-2', 'nano')
     page = ocr_page([TextLine('Save all', (10, 10, 60, 22), 1., (('Save', (10, 10, 34, 22)), ('all', (40, 10, 60, 22))))], np.full((210, 160, 3), 255, np.uint8), source='x', seed=1)
-    found = list(page_examples([page], policy))
+    found = list(page_examples([page, replace(page, step=1)], policy))
+    assert 'changes' not in {o.task for o in found}
     assert found and not any('reads' in o.targets for o in found)
     save_shard(tmp_path/'s.npz', [page])
     with pytest.raises(ValueError, match='read by OCR'): whole_pages(tmp_path/'s.npz')

@@ -133,10 +133,10 @@ def test_what_real_sites_hold_is_read_as_a_browser_reads_it(tmp_path):
         <a href="photo.jpg">p</a><a href="http://[x]/y">q</a><a href="a%00b">r</a><a href="''' + 'x' * 300 + '''">s</a><a href="mailto:a@b">t</a>''')
     (tmp_path/'photo.jpg').write_bytes(b'')
     site = read_site(tmp_path)
-    assert [(o.relation, o.value, o.link) for o in site['index.html'].facts] == [('Capital', 'Lima', 'people/index.html'), ('Capital', 'Rome', 'a (b), c.html'), ('Born', 'in Lima in 1950', ''),
+    assert [(o.relation, o.value, o.link) for o in site['index.html'].facts] == [('Capital', 'Lima', ''), ('Capital', 'Rome', 'a (b), c.html'), ('Born', 'in Lima in 1950', ''),
         ('Water', 'H2O', ''), ('People', '34,000,000', ''), ('Size', '9', ''), ('Size', '10', '')]
-    assert site['index.html'].links == ('people/index.html', 'a (b), c.html') and site['old.html'].title == 'Café' and site['old.html'].text == 'bold'
-    assert set(paths_from(site, 'index.html')) == {'index.html', 'people/index.html', 'a (b), c.html'}
+    assert site['index.html'].links == ('a (b), c.html',) and site['old.html'].title == 'Café' and site['old.html'].text == 'bold'
+    assert set(paths_from(site, 'index.html')) == {'index.html', 'a (b), c.html'}   # a folder shows its files, not its index.html
 
 
 async def test_the_oracle_follows_links_with_odd_names(tmp_path):
@@ -158,9 +158,9 @@ async def test_the_oracle_follows_links_with_odd_names(tmp_path):
 
 
 @pytest.mark.parametrize('field, sent', [
-    ('<input name="n" type="number" min="100" aria-label="N">', {str(o) for o in range(100, 109)}), ('<input name="n" type="number" min="" max="" step="5" aria-label="N">', {str(o) for o in range(5, 50, 5)}),
+    ('<input name="n" type="number" min="100" aria-label="N">', {str(o) for o in range(100, 109)}), ('<input name="n" type="number" min="" max="" step="5" aria-label="N">', {str(o) for o in range(0, 45, 5)}),
     ('<select name="n" aria-label="N"><option value="">Choose<option value="1">One<option disabled value="2">Two</select>', {'1'}), ('<textarea name="n" aria-label="N" required></textarea>', None),
-    ('<input name="n" type="email" aria-label="Contact">', None), ('<input name="n" type="tel" aria-label="N">', None), ('<input name="n" maxlength="12" aria-label="N">', None),
+    ('<input name="n" type="number" value="1" step="2" aria-label="N">', {'3', '5', '7', '9', '11', '13', '15', '17'}), ('<input name="n" type="email" aria-label="Contact">', None), ('<input name="n" type="tel" aria-label="N">', None), ('<input name="n" maxlength="12" aria-label="N">', None),
     (''.join(f'<input type="radio" name="n" value="{o}" {"checked" * (o in "ab")} {"disabled" * (o == "z")} aria-label="{o.upper()}">' for o in 'abcdefghijklz'), {*'acdefghijkl'})])
 async def test_what_is_ordered_is_what_chromium_submits(tmp_path, field, sent):
     (tmp_path/'index.html').write_text(f'<meta charset=utf-8><form><input name="first" value="x" readonly><input name="off" value="y" disabled>{field}<button type="button">Clear</button><button name="go" value="1">Send</button></form>')
@@ -180,6 +180,19 @@ async def test_what_is_ordered_is_what_chromium_submits(tmp_path, field, sent):
             assert not (await task.verify(session, spec)).done
 
 
+def test_a_form_may_name_its_own_page(tmp_path):
+    (tmp_path/'b.html').write_text('<form action="b.html"><input name="a" aria-label="A"><button>Go</button></form>')
+    assert [o.button for o in read_forms(tmp_path)] == ['Go']
+
+
+def test_a_form_of_two_choices_ends_no_other(tmp_path, capsys):
+    (tmp_path/'index.html').write_text(FORM)
+    (tmp_path/'sort.html').write_text('<form><select name="s" aria-label="S"><option>a<option>b</select><button>Go</button></form>')
+    assert [main(['synthesize', str(tmp_path), '--split', o, '--tasks', '3']) for o in SPLITS] == [0, 0, 0]
+    said = capsys.readouterr().out
+    assert said.count('form index.html: 3 different tasks of 3') == 3 and said.count('form sort.html: left out') == 2
+
+
 def test_orders_of_one_split_do_not_occur_in_another(tmp_path):
     (tmp_path/'index.html').write_text(FORM)
     form, = read_forms(tmp_path)
@@ -189,7 +202,7 @@ def test_orders_of_one_split_do_not_occur_in_another(tmp_path):
 
 @pytest.mark.parametrize('html', ['<form method="post"><input name="a" aria-label="A"><button>Go</button></form>', '<form action="https://example.org"><input name="a" aria-label="A"><button>Go</button></form>',
     '<form><input name="a" type="password" aria-label="A"><button>Go</button></form>', '<form><input name="a" aria-label="A"></form>', '<form><input name="a"><button>Go</button></form>', '<form></form>',
-    '<form><input name="a" aria-label="A" pattern="x"><button>Go</button></form>', '<form><input name="a" aria-label="A"><button>Go</button><button>Stop</button></form>',
+    '<form><input name="a" aria-label="A" pattern="x"><button>Go</button></form>', '<form><input name="a" aria-label="A" minlength="3"><button>Go</button></form>', '<form><input type="number" step="0.5" name="a" aria-label="A"><button>Go</button></form>', '<form><input name="a" aria-label="A"><button>Go</button><button>Stop</button></form>',
     '<form><input name="a" aria-label="A"><input name="b" aria-label="A"><button>Go</button></form>', '<form><input type="checkbox" name="a" aria-label="A" checked><button>Go</button></form>',
     '<form><input name="a" aria-label="A"><input name="b" required><button>Go</button></form>', '<form><select name="a" aria-label="A"></select><button>Go</button></form>',
     '<form><select name="a" aria-label="A"><option>One</select><button>Go</button></form>', '<form><input type=number min=5 max=5 value=5 name="a" aria-label="A"><button>Go</button></form>'])
@@ -239,7 +252,7 @@ async def test_questions_are_answered_by_search_and_links_too(tmp_path):
     corpus, root = SiteCorpus(tmp_path), tmp_path.resolve()
     for page in read_site(tmp_path).values():
         text = (await corpus.read((root/page.path).as_uri() + '#top')).text
-        assert all(f.value in text and (not f.link or (root/f.link).as_uri() in text) for f in page.facts)
+        assert page.text in text and all(f.value in text and (not f.link or (root/f.link).as_uri() in text) for f in page.facts)
     async with opener_of(names[0])() as session:
         for name in names:
             await session.reset()
@@ -261,9 +274,12 @@ async def test_questions_of_a_file_are_played_in_turn(tmp_path):
             assert traj.success and 'What is the trade' in traj.task.instruction
     with pytest.raises(LookupError, match='no question of the validation split'): task.question(suite('own/file', 'validation')[0])
     (tmp_path/'bad.jsonl').write_text(json.dumps(dict(rows[0], evidence=['none.html'])) + '\n')
-    with pytest.raises(ValueError, match='none.html, which is no page'): register_questions(tmp_path, tmp_path/'bad.jsonl', 'own/bad')
+    with pytest.raises(ValueError, match='none.html, which no link'): register_questions(tmp_path, tmp_path/'bad.jsonl', 'own/bad')
     (tmp_path/'worse.jsonl').write_text('{"split": "test"}\n')
     with pytest.raises(ValueError, match='line 1.*instruction'): register_questions(tmp_path, tmp_path/'worse.jsonl', 'own/worse')
+    (tmp_path/'typo.jsonl').write_text('\n{"split": "test",}\n')
+    with pytest.raises(ValueError, match='line 2 is no JSON'): register_questions(tmp_path, tmp_path/'typo.jsonl', 'own/typo')
+    with pytest.raises(FileNotFoundError): register_questions(tmp_path, tmp_path/'absent.jsonl', 'own/absent')
 
 
 def test_a_model_that_loses_a_fact_or_tells_the_answer_changes_nothing(tmp_path, capsys):

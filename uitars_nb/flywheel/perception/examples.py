@@ -149,7 +149,8 @@ def page_examples(
     for page in pages:
         asked = ask(page, random.Random(page.seed), n)
         for i in range(0, len(asked), together): yield question_example(page, asked[i:i + together], policy)
-        if (before is not None and page.step and _place(page) == (*_place(before)[:2], before.step + 1)
+        whole = before is not None and not (before.partial or page.partial)   # OCR finds other boxes on each screen
+        if (whole and page.step and _place(page) == (*_place(before)[:2], before.step + 1)
             and (record := change_example(before, page, policy))):
             yield record
         before = page

@@ -130,7 +130,9 @@ def save_shard(
     "Write pages as a shard, or as several if they have too many colours for one, and return the paths."
     try: save_pages(path, pages)
     except ValueError as e:
-        if len(pages) == 1: return warnings.warn(f'a screen of {pages[0].source} is left out: {e}') or []
+        if len(pages) == 1:
+            warnings.warn(f'a screen of {pages[0].source} is left out: {e}')
+            return []
         half = len(pages) // 2
         return [*save_shard(path.with_name(f'{path.stem}a.npz'), pages[:half]),
                 *save_shard(path.with_name(f'{path.stem}b.npz'), pages[half:])]
@@ -144,11 +146,12 @@ def ocr_shards(
     per: int = 200,      # pages per shard, at most
 ) -> list[Path]:
     """Write shards of a store's screens, a shard for each size, and return their paths. A store that was read before with
-    the same settings is read again only if it has more episodes now; an interrupted reading begins anew."""
+    the same settings is read again only if it holds other episodes now; an interrupted reading begins anew."""
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     known, key = read_json(out/'ocr.json', {}), f'{Path(store.path).resolve()} {split} {read.least:g}'
-    if known.get(key, {}).get('episodes') == len(store): return [out/o for o in known[key]['shards']]
+    episodes = zlib.crc32('\n'.join(sorted(store.index()['id'])).encode()) if len(store) else 0
+    if known.get(key, {}).get('episodes') == episodes: return [out/o for o in known[key]['shards']]
     prefix, made, open_ = f'ocr_{zlib.crc32(key.encode()):08x}', [], {}
     for stray in out.glob(f'{prefix}_*.npz'): stray.unlink()
     for page in ocr_pages(store, read, split):
@@ -157,7 +160,7 @@ def ocr_shards(
         if len(some) == per or len(some) * page.size[0] * page.size[1] > PIXELS:
             made += save_shard(out/f'{prefix}_{len(made):04}.npz', open_.pop(page.size))
     for some in open_.values(): made += save_shard(out/f'{prefix}_{len(made):04}.npz', some)
-    write_json(out/'ocr.json', known | {key: dict(episodes=len(store), shards=[o.name for o in made])})
+    write_json(out/'ocr.json', known | {key: dict(episodes=episodes, shards=[o.name for o in made])})
     return made
 
 # %% ../../../nbs/60_flywheel/00_perception/37_ocr.ipynb #1fd8c01a

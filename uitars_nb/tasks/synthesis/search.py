@@ -21,19 +21,19 @@ from ...sandbox.tools.search import WebPage, best
 from ...sandbox.tools.session import ToolConfig, ToolSession
 from ..base import SANDBOXES, register
 from .site import SitePage
-from .tasks import ANSWER, KINDS, SiteTask, browser_for, join_suite, site_at
+from .tasks import ANSWER, KINDS, SiteTask, browser_for, join_suite, kinds_of, site_at
 
 # %% ../../../nbs/20_tasks/35_synthesis/12_search.ipynb #03417b8f
 def page_words(
     page: SitePage,
     root: Path,   # of the site
 ) -> str:
-    "Return a page as text: its facts with the addresses of linked values, or all it says if it has no facts."
-    if not page.facts: return '\n\n'.join([page.text, *((root/o).as_uri() for o in page.links)])
+    "Return a page as text: what it says, its facts with the addresses of linked values, and all other links."
     value = lambda o: f'[{o.value}]({(root/o.link).as_uri()})' if o.link else o.value
-    told = {}
+    told, linked = {}, {o.link for o in page.facts}
     for o in page.facts: told.setdefault(o.relation, []).append(value(o))
-    return '\n\n'.join(f'{k}: {", ".join(v)}' for k, v in told.items())
+    others = [(root/o).as_uri() for o in page.links if o not in linked]
+    return '\n\n'.join([page.text, *(f'{k}: {", ".join(v)}' for k, v in told.items()), *others])
 
 class SiteCorpus:
     "Searches and reads the pages of a site, for the tools `Search` and `LinkReader`. Raises as `read_site` does."
@@ -88,17 +88,18 @@ class SiteSearchTask(SiteTask):
     async def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "Yield a search, a call of the link reader for each page that proves the answer, and the answer."
         question = self.question(spec)
-        yield Action('Search', dict(query=question.start or ' '.join(o.value for o in question.conditions) or 'atlas'))
+        yield Action('Search', dict(query=question.instruction))
         for page in question.evidence: yield Action('LinkReader', dict(url=(self.folder/page).as_uri()))
         yield Action('finished', dict(content=question.answer))
 
 def register_site_search(
     folder: str | Path,
-    name: str,                          # of the suite
-    kinds: Iterable[str] = tuple(KINDS),
+    name: str,                   # of the suite
+    kinds: Iterable[str] = (),   # of KINDS; (): all for which the site yields a question in each split
 ) -> list[str]:
-    "Register the questions about a site for sessions with tools, as `register_site` does; their names."
+    "Register the questions about a site for sessions with tools, and return their names. Raises as `register_site` does."
     root = Path(folder).resolve()
+    kinds = tuple(kinds) or kinds_of(root)
     return join_suite(name, [register(SiteSearchTask(f'{name}/{o}', root, *KINDS[o])).name for o in kinds])
 
-if (SANDBOXES/'atlas').exists(): register_site_search(SANDBOXES/'atlas', 'atlas-search')   # only in a checkout
+if (SANDBOXES/'atlas').exists(): register_site_search(SANDBOXES/'atlas', 'atlas-search', KINDS)   # only in a checkout

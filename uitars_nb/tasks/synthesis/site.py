@@ -62,7 +62,6 @@ def link_target(
         parts = urlsplit(href)
         if parts.scheme or parts.netloc or not parts.path: return ''
         found = (page.parent/unquote(parts.path)).resolve()
-        if found.is_dir(): found = found/'index.html'
         return found.relative_to(root).as_posix() if found.is_relative_to(root) and found.is_file() else ''
     except (ValueError, OSError): return ''   # such as http://[host/ or a name that no file can have
 
@@ -136,7 +135,7 @@ def paths_from(
     ways, open_ = {start: (start,)}, [start]
     for page in open_:
         for o in site[page].links:
-            if o not in ways: ways[o] = (*ways[page], o); open_.append(o)
+            if o in site and o not in ways: ways[o] = (*ways[page], o); open_.append(o)
     return ways
 
 def home_of(
