@@ -138,7 +138,7 @@ def compare_runs(
     fixed: bool = False,   # `a` is no training run: it does not vary
     confidence: float = .95,
 ) -> RunComparison:
-    "Compare two variants over runs. Raises `ValueError` if no trained variant has two runs, or if all of them ended alike."
+    "Compare two variants over runs. Raises `ValueError` if no trained variant has two runs, or if all ended alike."
     trained = [np.asarray(o, float) for o in ([b, *others] if fixed else [a, b, *others]) if len(o)]
     freedom = sum(len(o) - 1 for o in trained)
     if freedom < 1: raise ValueError('an interval over training runs needs two runs of one variant at least')

@@ -23,8 +23,8 @@ from .resolve import checkpoint_file, fetch, fetching, fingerprint, locate
 FIRST, LAST = 0xf0000, 0xffffd   # characters of a private plane, which no text has
 
 class TextProcessor:
-    """The part of a processor's interface that a text model needs. Raises `ValueError` without a chat template, and for a
-    tokenizer that puts a space before each text."""
+    """The part of a processor's interface that a text model needs. Raises `ValueError` without a chat template, and for
+    a tokenizer that puts a space before each text."""
     image_processor, image_token, image_token_id = None, '\ue0f2', -1   # a character and an id that no text has
 
     def __init__(self, tokenizer):
@@ -42,8 +42,8 @@ class TextProcessor:
         return self.tokenizer.chat_template
 
     def apply_chat_template(self, messages: list[dict], **kwargs) -> str:
-        """The conversation as text. Raises `ValueError` for an image, and for a conversation that the template refuses or
-        puts into another order."""
+        """The conversation as text. Raises `ValueError` for an image, and for a conversation that the template refuses
+        or puts into another order."""
         if any(o.get('type') == 'image' for m in messages for o in m['content']):
             raise ValueError('this model takes text alone, and a message holds an image')
         marks = (chr(FIRST + k) for k in range(LAST - FIRST))   # numbers the parts

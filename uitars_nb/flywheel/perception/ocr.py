@@ -145,8 +145,8 @@ def ocr_shards(
     split: str = 'train',
     per: int = 200,      # pages per shard, at most
 ) -> list[Path]:
-    """Write shards of a store's screens, a shard for each size, and return their paths. A store that was read before with
-    the same settings is read again only if it holds other episodes now; an interrupted reading begins anew."""
+    """Write shards of a store's screens, each of one size, and return their paths. A store that was read before with the
+    same settings is read again only if it holds other episodes now; an interrupted reading begins anew."""
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     known, key = read_json(out/'ocr.json', {}), f'{Path(store.path).resolve()} {split} {read.least:g}'

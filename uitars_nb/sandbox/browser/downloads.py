@@ -95,7 +95,7 @@ class Downloads(FileFolder):
     ) -> Event | None:
         "Finish a download and return its event; None if it was never registered, or was refused before."
         if id in self.names: return end_download(self, id, ok, size)
-        if id in self.refused: (Path(self.folder)/id).unlink(missing_ok=True)   # it was complete before it was cancelled
+        if id in self.refused: (Path(self.folder)/id).unlink(missing_ok=True)   # complete before it was cancelled
 
     def empty(self) -> None:
         "Delete all files and forget all downloads."

@@ -84,16 +84,16 @@ def _field(node, tree):
     value, must = node.get('value', ''), node.has_attr('required')
     make = lambda kind, **more: FormField(name, kind, _label(node, tree), **more)
     if kind == 'hidden' or node.has_attr('readonly'): return FormField(name, 'fixed', '', default=value)
-    if node.has_attr('pattern') or node.has_attr('minlength'): raise Unusable('a field with a pattern or a least length')
+    if node.has_attr('pattern') or node.has_attr('minlength'): raise Unusable('a field with a pattern or least length')
     most = _number(node.get('maxlength'), 99)
     if kind in TEXTS: return make(TEXTS[kind], default=value, most=most, required=must and not value)
     if kind == 'textarea':
         text = node.get_text().removeprefix('\n')
         return make('text', default=text, most=most, required=must and not text)
     if kind == 'number':
-        if any('.' in node.get(o, '') for o in ('min', 'max', 'step', 'value')): raise Unusable('a number with decimals')
+        if any('.' in node.get(o, '') for o in ('min', 'max', 'step', 'value')): raise Unusable('a decimal number')
         step = max(1, _number(node.get('step'), 1))
-        low = _number(node.get('min'), _number(value, 0) if step > 1 else 1)   # steps count from the least or first value
+        low = _number(node.get('min'), _number(value, 0) if step > 1 else 1)   # steps count from the first number
         high = _number(node.get('max'), low + 8 * step)
         return make('number', default=value, range=(low, high, step), required=must and not value)
     if kind == 'checkbox':

@@ -281,7 +281,7 @@ def make_question(
     for _ in range(tries):
         if question := draw_question(site, rng, hops, described, split, reached): return question
     raise LookupError(f'no {split} question of {hops} hops{" with conditions" * described} was found in {tries} draws: '
-                      'the site has too few facts (rows of <th> and <td>, or <dl>), or too few relative links between them')
+                      'the site has too few facts (rows of <th> and <td>, or <dl>), or too few relative links')
 
 # %% ../../../nbs/20_tasks/35_synthesis/05_questions.ipynb #rw000002
 REWRITE = '''Below is a question about the pages of a website. Put it into one or two natural English sentences.

@@ -97,7 +97,7 @@ def register_site_search(
     name: str,                   # of the suite
     kinds: Iterable[str] = (),   # of KINDS; (): all for which the site yields a question in each split
 ) -> list[str]:
-    "Register the questions about a site for sessions with tools, and return their names. Raises as `register_site` does."
+    "Register questions about a site for sessions with tools; their names. Raises the errors of `register_site`."
     root = Path(folder).resolve()
     kinds = tuple(kinds) or kinds_of(root)
     return join_suite(name, [register(SiteSearchTask(f'{name}/{o}', root, *KINDS[o])).name for o in kinds])

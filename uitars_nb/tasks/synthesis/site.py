@@ -32,8 +32,8 @@ class SitePage:
     links: tuple[str, ...]    # paths of the pages of the site that it links to, in order
     text: str                 # all that it says
 
-BLOCKS = set('address article aside blockquote br dd div dl dt fieldset figure footer form h1 h2 h3 h4 h5 h6 header hr li '
-             'main nav ol option p pre section table td th tr ul'.split())
+BLOCKS = set('address article aside blockquote br dd div dl dt fieldset figure footer form h1 h2 h3 h4 h5 h6 header '
+             'hr li main nav ol option p pre section table td th tr ul'.split())
 UNSEEN = {'script', 'style', 'template', 'noscript'}
 
 def visible_text(

@@ -33,8 +33,8 @@ site_at = functools.cache(read_site)   # a site is read once in a process
 def browser_for(
     folder: Path,   # of a site, resolved
 ) -> BrowserConfig:
-    """Return the configuration of a browser that may show a site. Without index.html at its root the start page may lie in
-    a sub-folder, so the whole folder is allowed by name."""
+    """Return the configuration of a browser that may show a site. Without index.html at its root the start page may lie
+    in a sub-folder, so the whole folder is allowed by name."""
     return BrowserConfig(size=SIZE, folders=() if (folder/'index.html').exists() else (str(folder),))
 
 @functools.lru_cache(10_000)
@@ -98,8 +98,8 @@ def register_site(
     name: str,            # of the suite; tasks are NAME/conditions, NAME/one-hop and so on
     kinds: Iterable[str] = (),   # of KINDS; (): all for which the site yields a question
 ) -> list[str]:
-    """Register the tasks of a site and return their names, which join the suite. Raises `FileNotFoundError` for a folder
-    without HTML files, `LookupError` if the site yields no question in some split."""
+    """Register the tasks of a site and return their names, which join the suite. Raises `FileNotFoundError` for a
+    folder without HTML files, `LookupError` if the site yields no question in some split."""
     root = Path(folder).resolve()
     kinds = tuple(kinds) or kinds_of(root)
     return join_suite(name, [register(SiteTask(f'{name}/{o}', root, *KINDS[o])).name for o in kinds])
@@ -110,8 +110,8 @@ def kinds_of(
     "Return the kinds of question that a site yields in all splits. Raises `LookupError` if there are none."
     kinds = tuple(o for o in KINDS if all(o in possible_kinds(site_at(folder), k) for k in SPLITS))
     if kinds: return kinds
-    raise LookupError(f'{folder} yields no questions in all splits: its pages have too few facts (rows of <th> and <td>, '
-                      'or <dl>), or too few relative links; uitars-nb synthesize shows what it yields')
+    raise LookupError(f'{folder} yields no questions in all splits: its pages have too few facts (rows of <th> and '
+                      '<td>, or <dl>), or too few relative links; uitars-nb synthesize shows what it yields')
 
 def join_suite(
     name: str,
@@ -139,8 +139,8 @@ if (SANDBOXES/'atlas').exists(): register_site(SANDBOXES/'atlas', 'atlas', KINDS
 def file_questions(
     file: Path,   # JSON Lines, as `uitars-nb synthesize --out` writes them
 ) -> dict[str, list[SiteQuestion]]:
-    """Return split -> questions; lines of forms are left out. Raises `FileNotFoundError` for a missing file, `ValueError`
-    for a line that is no question."""
+    """Return split -> questions; lines of forms are left out. Raises `FileNotFoundError` for a missing file,
+    `ValueError` for a line that is no question."""
     out = {}
     for k, line in enumerate(file.read_text(encoding='utf-8').splitlines(), 1):
         try: row = json.loads(line) if line.strip() else dict(submitted={})
@@ -148,8 +148,8 @@ def file_questions(
         if 'submitted' in row: continue
         kinds = dict(split=str, instruction=str, answer=str, evidence=list)
         if wrong := [o for o, kind in kinds.items() if not isinstance(row.get(o), kind)]:
-            raise ValueError(f'{file}, line {k}: a question has split, instruction and answer as texts, and evidence as a '
-                             f'list of pages; {", ".join(wrong)} is missing or of another kind')
+            raise ValueError(f'{file}, line {k}: a question has split, instruction and answer as texts, and evidence as '
+                             f'a list of pages; {", ".join(wrong)} is missing or of another kind')
         question = SiteQuestion('', answer=row['answer'], evidence=tuple(row['evidence']), wording=row['instruction'])
         out.setdefault(row['split'], []).append(question)
     return out
