@@ -1,4 +1,4 @@
-"Print exact versions of everything that `.[dev,ray,speech]` needs, as installed in this environment, provided that the oldest Python of settings.ini can have them."
+"Print exact versions of everything that `.[dev,ray,speech,ocr,gguf]` needs, as installed in this environment, provided that the oldest Python of settings.ini can have them."
 import configparser
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -31,7 +31,7 @@ def too_new(names):
     return {name: want for name, want in wants.items() if OLDEST not in SpecifierSet(want)}
 
 
-def closure(name='uitars-nb', extras=('dev', 'ray', 'speech')):
+def closure(name='uitars-nb', extras=('dev', 'ray', 'speech', 'ocr', 'gguf')):
     "Lines `name==version`, sorted."
     seen = {}
     walk(name, extras, seen)

@@ -551,6 +551,16 @@ async def test_names_of_downloads_that_no_file_can_have(tmp_path):
     names = downloads.offered()
     assert len(names) == 7 and '\u00e4' * 118 + ' (1).pdf' in names and max(len(o.encode()) for o in names) <= 255
 
+async def test_a_refused_download_ends_once_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr('uitars_nb.sandbox.browser.downloads.LIMIT', 1000)
+    downloads = Downloads(str(tmp_path))
+    downloads.begin('a', 'large.bin')
+    assert not downloads.fits('a', 2000)
+    assert 'was not downloaded' in downloads.end('a', False).text and not downloads.names
+    late = tmp_path/downloads.folder/'a'
+    late.write_bytes(bytes(2000))   # it was complete before Chromium heard of the cancellation
+    assert downloads.end('a', True, 2000) is None and not late.exists() and not downloads.offered()
+
 async def test_unknown_actions_are_refused(session):
     for name, args in [('fly', {}), ('click', {}), ('hotkey', dict(key='hyper q')), ('navigate_back', {})]:
         with pytest.raises(ActionError): await act(session, name, **args)

@@ -282,7 +282,7 @@ def test_two_processes_share_an_update(algorithm, strategy, tmp_path):
     ids = [id for o in ranks for row in read_jsonl(o/'batches.jsonl')[:2] for id in row['ids']]
     assert len({*ids}) == len(ids) == 16
     tokens = [len(s.completion.ids) for o in ranks for id in read_jsonl(o/'batches.jsonl')[0]['ids'] for s in Store(o/'store')[id].steps if s.completion is not None]
-    assert read_metrics(tmp_path/'run').own_tokens[1] == sum(tokens)     # the log is of both
+    assert read_metrics(tmp_path/'run').response_tokens[1] == sum(tokens)     # the log is of both
     played = [{*Store(o/'store').index().seed} for o in ranks]
     assert not played[0] & played[1]
     one, two = (published(tmp_path, k, 2) for k in (0, 1))

@@ -223,11 +223,11 @@ def test_the_verifiers_outcomes_are_what_they_are(exp):
 
 def test_numbers_of_several_devices_become_one_row():
     "Counts are added, shares of nothing are 0, what one device alone knows is its own."
-    rows = [{'own_tokens': 3, 'env_failures/env_crash': 1, 'reward': 1., 'tokens_per_s': 2., 'value_loss': float('nan')},
-            {'own_tokens': 4, 'env_failures/lost_guest': 2, 'reward': 0., 'tokens_per_s': 3., 'value_loss': float('nan'), 'stop/answer': .5, 'success/a': .25}, {'own_tokens': 5, 'reward': .5, 'tokens_per_s': 4., 'dropped': 2, 'value_loss': float('nan')}]
+    rows = [{'response_tokens': 3, 'env_failures/env_crash': 1, 'reward': 1., 'tokens_per_s': 2., 'value_loss': float('nan')},
+            {'response_tokens': 4, 'env_failures/lost_guest': 2, 'reward': 0., 'tokens_per_s': 3., 'value_loss': float('nan'), 'stop/answer': .5, 'success/a': .25}, {'response_tokens': 5, 'reward': .5, 'tokens_per_s': 4., 'dropped': 2, 'value_loss': float('nan')}]
     one = reduce_metrics(rows)
     assert np.isnan(one.pop('value_loss'))
-    assert one == {'own_tokens': 12, 'env_failures/env_crash': 1, 'env_failures/lost_guest': 2, 'reward': .5, 'tokens_per_s': 9., 'dropped': 2, 'stop/answer': .5 / 3, 'success/a': .25}
+    assert one == {'response_tokens': 12, 'env_failures/env_crash': 1, 'env_failures/lost_guest': 2, 'reward': .5, 'tokens_per_s': 9., 'dropped': 2, 'stop/answer': .5 / 3, 'success/a': .25}
 
 
 async def moody(traj):

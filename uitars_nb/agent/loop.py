@@ -24,7 +24,7 @@ from uitars_nb.core.types import (
     Trajectory
 )
 from ..sandbox.base import ActionError, EnvironmentFailure, Session, limited
-from ..tasks.base import Task, Outcome
+from ..tasks.base import Task, Outcome, with_answer
 
 # %% ../../nbs/40_agent/00_loop.ipynb #f3ea4733
 @dataclass(frozen=True)
@@ -237,10 +237,11 @@ class Episode:
         return outcome.signal - before
 
     async def end(self):
-        "Verify once more if the policy or a budget ended the episode."
+        "Verify once more if the policy or a budget ended the episode; the verifier is shown the policy's answer."
         if self.stop is StopReason.TERMINATED: return
+        spec = with_answer(self.spec, self.steps[-1].actions if self.steps else ())
         with self.timed('environment'):
-            async with self.guarded(): self.outcome = await ask_verifier(self.session, self.task, self.spec)
+            async with self.guarded(): self.outcome = await ask_verifier(self.session, self.task, spec)
 
 # %% ../../nbs/40_agent/00_loop.ipynb #42e30273
 EPISODE: ContextVar[str] = ContextVar('EPISODE', default='')  # id of the trajectory that this asyncio task is playing

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BaselineOptions', 'baseline', 'SuitesOptions', 'suites', 'EvalOptions', 'run_folder', 'check_against',
-           'evaluate_policy', 'CompareOptions', 'compare']
+           'evaluate_policy', 'CompareOptions', 'compare_groups', 'compare']
 
 # %% ../../nbs/90_cli/10_evaluate.ipynb #009f5f7c
 from dataclasses import asdict, dataclass
@@ -137,22 +137,43 @@ COMMANDS['eval'] = evaluate_policy
 # %% ../../nbs/90_cli/10_evaluate.ipynb #fad5ce48
 @dataclass(frozen=True)
 class CompareOptions:
-    """Compare two evaluations, instance by instance.
+    """Compare two evaluations, instance by instance, or two ways to train over several runs of each.
 
-    Only instances that both played count. The interval is of the difference B - A.
+    Of two evaluations, only instances that both played count, and the interval of the difference B - A is over
+    instances. With more runs of A or B it is over training runs, and all must have played the same instances.
 
-    Example:
+    Examples:
       uitars-nb compare runs/eval/random-miniwob-quick runs/eval/oracle-miniwob-quick
+      uitars-nb compare runs/ppo-1 runs/grpo-1 --more_a runs/ppo-2 runs/ppo-3 --more_b runs/grpo-2 runs/grpo-3
+      uitars-nb compare runs/start runs/grpo-1 --fixed --more_b runs/grpo-2 runs/grpo-3
     """
     a: Annotated[Path, POSITIONAL]   # a run's directory
     b: Annotated[Path, POSITIONAL]   # another
+    more_a: tuple[Path, ...] = ()    # evaluations of further training runs of A
+    more_b: tuple[Path, ...] = ()    # of B
+    fixed: bool = False              # A is no training run, such as the start of B's
     rows: int = 10                   # tasks shown, those that differ most first
 
-    def __post_init__(self): check_numbers(self, weights='rows')
+    def __post_init__(self):
+        check_numbers(self, weights='rows')
+        if self.fixed and (self.more_a or not self.more_b):
+            raise ValueError('--fixed compares one policy with several training runs: give --more_b and no --more_a')
+
+def compare_groups(options: CompareOptions):
+    "Print the success of each run, and the comparison over runs."
+    from uitars_nb.evaluation.evaluate import compare_variants
+    groups = dict(A=(options.a, *options.more_a), B=(options.b, *options.more_b))
+    found, *success = compare_variants(*groups.values(), options.fixed)   # an error comes before any output
+    for (name, paths), rates in zip(groups.items(), success):
+        for path, rate in zip(paths, rates): print(f'{name} {path}: {rate:.1%}')
+    value, low, high = (100 * o for o in found.difference)
+    print(f'B - A over training runs: {value:+.1f} points [{low:+.1f}, {high:+.1f}] (95 %); standard deviation between '
+          f'runs {100 * found.deviation:.1f} points, {found.freedom} degrees of freedom')
 
 def compare(options: CompareOptions):
     "Print both results, the comparison and the tasks that differ most."
     from uitars_nb.evaluation.evaluate import compare_results, differences, read_result
+    if options.more_a or options.more_b: return compare_groups(options)
     result = compare_results(options.a, options.b)   # an error comes before any output
     for name, path in (('A', options.a), ('B', options.b)): print(f'{name} {path}: {score_line(path)}')
     print('B - A:', comparison_line(result))

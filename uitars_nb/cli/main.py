@@ -23,9 +23,9 @@ COMMANDS: dict[str, Callable] = {}   # name -> function of the options that retu
 
 # in which --help lists them
 ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'compare', 'diagnose', 'bench', 'baseline', 'probe', 'figures',
-         'pages', 'read', 'train', 'reinforce', 'flywheel', 'annotate',
+         'pages', 'ocr', 'read', 'train', 'reinforce', 'flywheel', 'annotate',
          'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp',
-         'games', 'play')
+         'games', 'play', 'synthesize')
 
 def load_commands() -> list[str]:
     "Import every module of this package, so that its commands are known; their names in order."

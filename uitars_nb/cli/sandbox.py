@@ -21,7 +21,7 @@ from ..core.grammar15 import parse
 from ..core.runs import check_numbers, write_atomic
 from ..core.types import Action, Observation, TaskSpec, png_bytes
 from ..sandbox.base import ActionError, Session, run
-from ..tasks.base import Task, Outcome, get_task, split_of
+from ..tasks.base import Task, Outcome, get_task, split_of, with_answer
 
 # %% ../../nbs/90_cli/21_sandbox.ipynb #b78eb12d
 def read_actions(
@@ -51,7 +51,7 @@ async def try_action(
     try:
         if not ended: await session.act(action)
     except ActionError as e: return f'{action}  refused: {e}', False
-    found = await task.verify(session, spec)
+    found = await task.verify(session, with_answer(spec, [action]))
     return f'{action}  {outcome(found, ended)}', ended or found.done
 
 # %% ../../nbs/90_cli/21_sandbox.ipynb #7e7ace4a

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EPISODES', 'PAIRED', 'plan', 'by_task', 'task_scores', 'recounted', 'claims', 'tasks_mark', 'step_budgets',
            'EngineWatch', 'evaluate', 'summarise', 'summarise_index', 'pass_at_ks', 'keep_episodes', 'read_result',
-           'read_episodes', 'check_paired', 'compare_results', 'pair_scores', 'differences']
+           'read_episodes', 'check_paired', 'compare_results', 'compare_variants', 'pair_scores', 'differences']
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #55da97f5
 import json, time
@@ -25,7 +25,8 @@ from ..core.store import Catalogue, Store
 from ..core.types import StopReason, TaskSpec, Trajectory
 from .policies import make_player, check_policy, script, fingerprint_of
 from .recipe import Recipe
-from .statistics import Comparison, compare, macro_mean, pass_at_k, success_rate
+from .statistics import (
+    Comparison, RunComparison, compare, compare_runs, macro_mean, pass_at_k, success_rate)
 from ..tasks.base import TASKS, get_task, suite
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #a28f15f9s1
@@ -291,6 +292,27 @@ def compare_results(
     check_paired(a, two['parameters'])
     check_paired(b, one['parameters'])   # it may be the unfinished one
     return compare(*pair_scores(a_index, b_index))
+
+def compare_variants(
+    a: Sequence[str | Path],   # directories of the evaluations of one variant's training runs
+    b: Sequence[str | Path],   # of another variant's
+    fixed: bool = False,       # `a` is no training run, such as the start
+) -> tuple[RunComparison, list[float], list[float]]:
+    """Comparison of two variants over their training runs, and the success of each run. Raises `ValueError` as
+    `check_paired` and `compare_runs` do, and if two runs did not play the same instances."""
+    first, *others = [*a, *b]
+    if len({Path(o).resolve() for o in (first, *others)}) <= len(others):
+        raise ValueError('a directory is named twice: give the evaluation of another run')
+    for o in others:
+        for one, two in ((first, o), (o, first)): check_paired(one, read_result(two)[0]['parameters'])
+    indices = [read_result(o)[1] for o in (first, *others)]
+    played = [set(zip(o.task, o.seed)) for o in (index[~index.env_failure] for index in indices)]
+    if odd := [str(o) for o, some in zip(others, played[1:]) if some != played[0]]:
+        raise ValueError(f'{", ".join(odd)} did not play the instances of {first}: '
+                         'evaluate all runs with the same episodes')
+    success = [macro_mean(task_scores(o)).value for o in indices]
+    one, two = success[:len(a)], success[len(a):]
+    return compare_runs(one, two, fixed=fixed), one, two
 
 def pair_scores(
     a: pd.DataFrame,   # from `Store.index`

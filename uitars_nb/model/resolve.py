@@ -105,7 +105,8 @@ def load_config(
     name = locate(name)
     with fetching(name): config = AutoConfig.from_pretrained(name)
     if type(config) not in AutoModelForImageTextToText._model_mapping:
-        raise ValueError(f'{name} is a model of type {config.model_type}, which does not take images and text')
+        raise ValueError(f'{name} is a model of type {config.model_type}, which does not take images and text; '
+                         'a text model can be served (uitars-nb serve, model.text_models)')
     return config
 
 # %% ../../nbs/30_model/32_resolve.ipynb #303e8440

@@ -120,7 +120,7 @@ def bands(
 # column -> smallest and largest possible value
 BOUNDS = {o: (0., 1.) for o in ('success', 'clip_high', 'clip_low')}
 BOUNDS |= {o: (-1., 1.) for o in ('explained_variance', 'value_return_correlation')}
-BOUNDS |= {o: (0., None) for o in ('entropy', 'rounds', 'think_words', 'dropped', 'trajs_per_min', 'swing')}
+BOUNDS |= {o: (0., None) for o in ('entropy', 'rounds', 'think_words', 'dropped', 'trajs_per_min', 'volatility')}
 # column -> value below which a curve is cut: if all succeed, returns hardly vary, and explained variance has no limit
 LEAST = dict(explained_variance=-1.)
 
@@ -197,7 +197,7 @@ def draw_bands(
 LABELS = dict(
     value_return_correlation='correlation of value and return', trajs_per_min='trajectories a minute',
     think_words='words of a thought', rounds='steps of an episode', entropy='entropy, nats a token',
-    swing='change of success by an update', clip_high='share of tokens clipped above',
+    volatility='change of success by an update', clip_high='share of tokens clipped above',
     engine_share='engine in use, share of time', sandbox_share='sessions in use, share of time',
     dropped='trajectories too old')
 
@@ -270,7 +270,7 @@ def critic_curves(
 # %% ../../nbs/85_pipelines/60_variants.ipynb #d2b8efb3
 # metrics that experiments keep
 COLUMNS = ('success', 'reward', 'entropy', 'kl', 'explained_variance', 'value_return_correlation', 'clip_high',
-           'clip_low', 'rounds', 'think_words', 'own_tokens', 'stale_tokens', 'dropped', 'trajs_per_min',
+           'clip_low', 'rounds', 'think_words', 'response_tokens', 'stale_tokens', 'dropped', 'trajs_per_min',
            'wait_seconds', 'update_seconds', 'engine_share', 'sandbox_share', 'spent/environment')
 
 @dataclass(frozen=True)

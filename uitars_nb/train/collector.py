@@ -36,8 +36,8 @@ class RolloutBatch:
     lost: Counter = field(default_factory=Counter)       # samples given up, by task
     stale: int = 0                # trajectories dropped as too old
     silent: int = 0               # trajectories dropped because they have no response tokens
-    alike: int = 0                # trajectories of dropped zero-variance groups
-    alike_solved: int = 0         # of these, successes
+    zero_variance: int = 0        # trajectories of dropped zero-variance groups
+    zero_variance_solved: int = 0 # of these, successes
     stats: dict = field(default_factory=dict)            # of the actor
 
 # %% ../../nbs/70_train/24_collector.ipynb #c87e4389

@@ -160,10 +160,10 @@ def zero_variance(
     `NothingToLearn` for more than `most` trajectories."""
     rewards = [judge.result(o) for o in group]
     if len({(o.outcome, _gains(t)) for o, t in zip(rewards, group)}) > 1: return False
-    dropped.update(alike=len(group), alike_solved=sum(o.success for o in rewards))
-    if dropped['alike'] <= most: return True
-    raise NothingToLearn(f'of {dropped["alike"]} episodes, {dropped["alike_solved"]} of them successes, each earned '
-                         'the same as the other samples of its instance: '
+    dropped.update(zero_variance=len(group), zero_variance_solved=sum(o.success for o in rewards))
+    if dropped['zero_variance'] <= most: return True
+    raise NothingToLearn(f'of {dropped["zero_variance"]} episodes, {dropped["zero_variance_solved"]} of them '
+                         'successes, each earned the same as the other samples of its instance: '
                          'take other tasks, or switch dynamic_sampling off')
 
 # %% ../../nbs/70_train/23_groups.ipynb #24a0c002

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVEN', 'LABELS', 'cell_labels', 'Screens', 'PerceptionConfig', 'letter_weights', 'cell_losses',
-           'PerceptionPretraining', 'pretrain_perception', 'character_accuracy']
+           'PerceptionPretraining', 'whole_pages', 'pretrain_perception', 'character_accuracy']
 
 # %% ../../nbs/70_train/10_perception.ipynb #3d547007
 import warnings
@@ -158,6 +158,16 @@ class PerceptionPretraining(L.LightningModule):
         if not uses_gradient_scaler(self.trainer): check_gradient(float(norm))
 
 # %% ../../nbs/70_train/10_perception.ipynb #b976e914
+def whole_pages(
+    shard: str | Path,
+) -> list[LabelledPage]:
+    "The pages of a shard. Raises `ValueError` if some of their characters may have no label."
+    pages = load_pages(shard)
+    if any(o.partial for o in pages):
+        raise ValueError(f'{shard} was read by OCR, and does not say where there is no text: '
+                         'give it to uitars-nb train --pages')
+    return pages
+
 def pretrain_perception(
     policy: Policy,                   # a small one; its vision encoder is trained in place
     shards: Sequence[str | Path],     # of labelled pages of the training split (`uitars-nb pages`)
@@ -166,8 +176,8 @@ def pretrain_perception(
     progress: bool = True,
     callbacks: Sequence[L.Callback] = (),
 ) -> Path:
-    """Train to the last step, resuming from the last checkpoint; return the policy's directory.
-    Raises `ValueError` for pages of another split, and for a model without a small policy's vision encoder."""
+    """Train to the last step, resuming from the last checkpoint; return the policy's directory. Raises `ValueError` for
+    pages of another split or read by OCR, and for a model without a small policy's vision encoder."""
     if not hasattr(policy.model, 'stem'):
         raise ValueError(f'{policy.name or "this policy"} has no stem, the small policy\'s vision encoder: '
                          'train it on examples instead (`uitars-nb train --pages`)')
@@ -175,7 +185,7 @@ def pretrain_perception(
     sizes = {Path(o).stem: Path(o).stat().st_size for o in shards}
     made = Run(path, dict(asdict(config), shards=sizes, start=policy.weights))
     if (path/'policy').exists(): return path/'policy'
-    batches = Screens(map(load_pages, shards), c.batch, c.seed)
+    batches = Screens(map(whole_pages, shards), c.batch, c.seed)
     module = PerceptionPretraining(policy.model.stem, config)
     with locked_by_first(path):
         trainer = _fit(module, batches, path, callbacks, progress)

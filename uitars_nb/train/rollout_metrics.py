@@ -79,7 +79,7 @@ def staleness_metrics(
 
 # %% ../../nbs/70_train/26_rollout_metrics.ipynb #c5d80e17
 # summed over devices, as are `env_failures/KIND` and `env_lost/TASK`
-SUMS = {'own_tokens', 'dropped', 'silent', 'alike', 'tokens_per_s', 'trajs_per_min', 'actor/reply_tokens',
+SUMS = {'response_tokens', 'dropped', 'silent', 'zero_variance', 'tokens_per_s', 'trajs_per_min', 'actor/reply_tokens',
         'actor/prompt_tokens'}
 
 def reduce_metrics(

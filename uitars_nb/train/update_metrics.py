@@ -38,9 +38,10 @@ def batch_metrics(
     version: int,        # of the weights that learn
 ) -> dict[str, float]:
     "Metrics of the batch's trajectories, with `success_played` over all episodes that were played."
-    trajs, won = batch.trajs, sum(r.success for r in batch.rewards) + batch.alike_solved
+    trajs, won = batch.trajs, sum(r.success for r in batch.rewards) + batch.zero_variance_solved
     return (outcome_metrics(trajs, batch.rewards) | return_metrics(exp, shaping)
-            | dict(success_played=won / (len(trajs) + batch.alike)) | behaviour_metrics(trajs) | stop_shares(trajs)
+            | dict(success_played=won / (len(trajs) + batch.zero_variance))
+            | behaviour_metrics(trajs) | stop_shares(trajs)
             | staleness_metrics(trajs, version) | time_shares(trajs))
 
 def drop_counts(
@@ -50,7 +51,8 @@ def drop_counts(
     "Counts of environment failures, dropped trajectories and response tokens."
     return ({f'env_failures/{k}': n for k, n in batch.failures.items()}
             | {f'env_lost/{k}': n for k, n in batch.lost.items()}
-            | dict(dropped=batch.stale, silent=batch.silent, alike=batch.alike, own_tokens=int(exp.length_R.sum())))
+            | dict(dropped=batch.stale, silent=batch.silent, zero_variance=batch.zero_variance,
+                   response_tokens=int(exp.length_R.sum())))
 
 # %% ../../nbs/70_train/27_update_metrics.ipynb #08f60b70
 def durations(

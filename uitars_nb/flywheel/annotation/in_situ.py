@@ -124,23 +124,23 @@ def likeness(
 @dataclass(frozen=True)
 class Replay:
     "Result of a replay."
-    alike: tuple[float, ...] = ()   # likeness of the screen before each step, and of the last
+    likenesses: tuple[float, ...] = ()   # likeness of the screen before each step, and of the last
     trouble: str = ''               # error of a refused action, if any
 
     def followed(self, least: float = .97) -> bool:
         "Return whether all actions succeeded and all screens matched."
-        return not self.trouble and bool(self.alike) and min(self.alike) >= least
+        return not self.trouble and bool(self.likenesses) and min(self.likenesses) >= least
 
 async def replay(
     traj: Trajectory,
     session: Session,   # in the same initial state
 ) -> Replay:
     "Execute the trajectory's actions again and compare the screens."
-    alike = []
+    likenesses = []
     for step in traj.steps:
-        alike.append(likeness(step.observation.screenshot, (await session.observe()).screenshot))
+        likenesses.append(likeness(step.observation.screenshot, (await session.observe()).screenshot))
         try:
             for action in step.actions:
                 if action.name != 'finished': await session.act(action)
-        except ActionError as e: return Replay(tuple(alike), f'{action}: {e}')
-    return Replay((*alike, likeness(traj.final.screenshot, (await session.observe()).screenshot)))
+        except ActionError as e: return Replay(tuple(likenesses), f'{action}: {e}')
+    return Replay((*likenesses, likeness(traj.final.screenshot, (await session.observe()).screenshot)))

@@ -94,7 +94,7 @@ def question_example(
 
 def _dense(page, questions, replies, spans, policy):
     "Return the dense targets, for the small policy only."
-    targets = dict(reads=char_cells(page.chars, page.size).astype(np.int8))
+    targets = {} if page.partial else dict(reads=char_cells(page.chars, page.size).astype(np.int8))
     if questions[0].box: targets['targets'] = goal_tokens(questions[0].box, page.size)
     looks = np.full(spans[-1] + len(replies[-1]), -1, np.int32)
     for q, reply, begin in zip(questions, replies, spans):
@@ -133,7 +133,8 @@ def change_example(
                                  content=[dict(type='text', text=asked),
                                           *(dict(type='image', image=o.screen) for o in (before, after))])])
     reply = np.append(policy.encode(told or 'nothing'), policy.processor.tokenizer.eos_token_id).astype(np.int32)
-    targets = dict(reads=char_cells(after.chars, after.size).astype(np.int8)) if hasattr(policy.model, 'target') else {}
+    dense = hasattr(policy.model, 'target') and not after.partial
+    targets = dict(reads=char_cells(after.chars, after.size).astype(np.int8)) if dense else {}
     return TrainingExample(Example(prompt, reply), 'changes', after.seed, targets)
 
 # %% ../../../nbs/60_flywheel/00_perception/40_examples.ipynb #0edb44cc
@@ -148,7 +149,8 @@ def page_examples(
     for page in pages:
         asked = ask(page, random.Random(page.seed), n)
         for i in range(0, len(asked), together): yield question_example(page, asked[i:i + together], policy)
-        if (before is not None and page.step and _place(page) == (*_place(before)[:2], before.step + 1)
+        whole = before is not None and not (before.partial or page.partial)   # OCR finds other boxes on each screen
+        if (whole and page.step and _place(page) == (*_place(before)[:2], before.step + 1)
             and (record := change_example(before, page, policy))):
             yield record
         before = page

@@ -70,6 +70,7 @@ class LabelledPage:
     seed: int = 0                     # of the page or task
     instruction: str = ''             # of the task
     step: int = 0                     # of the episode; 0: its first screen
+    partial: bool = False             # characters may be missing: the page does not say where there are none
 
     @property
     def size(self) -> tuple[int, int]:
@@ -194,8 +195,9 @@ def save_pages(
     os.replace(f'{path}.tmp', path)
 
 def _facts(o):
-    return dict(source=o.source, seed=o.seed, instruction=o.instruction, step=o.step,
-                elements=[list(vars(e).values()) for e in o.elements])
+    known = dict(source=o.source, seed=o.seed, instruction=o.instruction, step=o.step,
+                 elements=[list(vars(e).values()) for e in o.elements])
+    return known | (dict(partial=True) if o.partial else {})
 
 # %% ../../../nbs/60_flywheel/00_perception/00_labels.ipynb #0b85b9d5
 def load_pages(

@@ -103,6 +103,10 @@ class SlotCache(Cache):
         if odd:
             raise NotImplementedError(f'layers of type {", ".join(sorted(odd))} cannot be cached in slots; '
                                       'serve this model with vLLM (model.remote)')
+        window = None if getattr(config, 'layer_types', None) else getattr(config, 'sliding_window', None)
+        if window and window < config.max_position_embeddings:
+            raise NotImplementedError(f'attention within a window of {window} tokens cannot be cached in slots; '
+                                      'serve this model with vLLM (model.remote)')
         self.slots, self.length, self.aim = 0, 0, None
         super().__init__(layers=[SlotLayer(self) for _ in range(config.num_hidden_layers)])
 

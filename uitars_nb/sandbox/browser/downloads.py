@@ -85,7 +85,7 @@ class Downloads(FileFolder):
     def used(self) -> int:
         "Bytes of all finished and running downloads."
         landed = sum(p.stat().st_size for p in Path(self.folder).iterdir()
-            if p.is_file() and p.stem not in self.names)
+            if p.is_file() and p.stem not in self.names and p.stem not in self.refused)
         return landed + sum(self.sizes.values())
 
     def end(self,
@@ -93,8 +93,9 @@ class Downloads(FileFolder):
         ok: bool = True,   # Chromium completed it
         size: int = 0,     # bytes of the whole file, if known
     ) -> Event | None:
-        "Finish a download and return its event; None if it was never registered."
-        return end_download(self, id, ok, size) if id in self.names else None
+        "Finish a download and return its event; None if it was never registered, or was refused before."
+        if id in self.names: return end_download(self, id, ok, size)
+        if id in self.refused: (Path(self.folder)/id).unlink(missing_ok=True)   # complete before it was cancelled
 
     def empty(self) -> None:
         "Delete all files and forget all downloads."

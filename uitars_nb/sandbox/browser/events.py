@@ -116,13 +116,12 @@ def downloadWillBegin(session, page, params):
 
 @_reports
 def downloadProgress(session, page, params):
-    "A download progressed or ended: cancel it over the session's limit; add an event at its end."
-    if params['state'] == 'inProgress':
-        if not session.downloads.fits(params['guid'], int(max(params['receivedBytes'], params['totalBytes']))):
-            session.browser.root.send('Browser.cancelDownload',
-                dict(guid=params['guid'], browserContextId=session.context))
-        return
-    event = session.downloads.end(params['guid'], params['state'] == 'completed', int(params['totalBytes']))
+    "A download progressed or ended: add an event at its end; over the session's limit, cancel it, which ends it."
+    id, state = params['guid'], params['state']
+    if state == 'inProgress':
+        if session.downloads.fits(id, int(max(params['receivedBytes'], params['totalBytes']))): return
+        session.browser.root.send('Browser.cancelDownload', dict(guid=id, browserContextId=session.context))
+    event = session.downloads.end(id, state == 'completed', int(params['totalBytes']))
     if event: session.events.append(event)
 
 # %% ../../../nbs/10_sandbox/10_browser/40_events.ipynb #2048b3f8
