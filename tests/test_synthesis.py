@@ -5,12 +5,11 @@ import pytest
 
 from uitars_nb.agent.loop import OracleAgent, run_episode
 from uitars_nb.cli.main import main
-from uitars_nb.core.types import Action, TaskSpec
+from uitars_nb.core.types import TaskSpec
 from uitars_nb.sandbox.browser.pool import BrowserPool
-from uitars_nb.sandbox.browser.session import BrowserConfig
 from uitars_nb.tasks.base import SANDBOXES, SPLITS, get_task, register, seeds, suite
 from uitars_nb.tasks.synthesis import questions
-from uitars_nb.tasks.synthesis.forms import FormTask, all_forms, draw_order, has_order, make_order, order_words, read_forms, register_forms, split_of_order, submitted
+from uitars_nb.tasks.synthesis.forms import FormTask, all_forms, draw_order, has_order, make_order, order_words, read_forms, register_forms, submitted
 from uitars_nb.tasks.synthesis.questions import Condition, describe, gives_away, make_question, plain, same_answer, solve, split_of_page
 from uitars_nb.tasks.synthesis.site import home_of, paths_from, read_site
 from uitars_nb.tasks.synthesis.tasks import KINDS, register_site
@@ -234,13 +233,6 @@ def test_a_site_without_facts_says_so(tmp_path, capsys):
     with pytest.raises(LookupError, match='too few facts'): register_site(tmp_path, 'none')
     with pytest.raises(FileNotFoundError, match='no HTML files'): read_site(tmp_path/'absent')
     assert main(['synthesize', str(tmp_path)]) == 1 and 'yields no train tasks' in capsys.readouterr().err
-
-
-def test_the_answer_of_an_episode_reaches_the_gymnasium_verifier():
-    import gymnasium
-    from uitars_nb.tasks.base import with_answer
-    spec = with_answer(TaskSpec('atlas/one-hop'), [Action('click', dict(point=(1, 1))), Action('finished', dict(content='Lima'))])
-    assert spec.params['answer'] == 'Lima' and with_answer(spec, [Action('finished', dict(content=''))]) is spec
 
 
 async def test_questions_are_answered_by_search_and_links_too(tmp_path):

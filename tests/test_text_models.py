@@ -105,7 +105,7 @@ def test_int8_plays_too(file):
 
 
 def test_models_that_a_batch_would_change_are_refused(llama):
-    from transformers import MistralConfig, MistralForCausalLM
+    from transformers import MistralConfig
     from uitars_nb.model.engine.cache import SlotCache
     from uitars_nb.model.engine.passes import check_batchable
     small = dict(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=16, max_position_embeddings=256)

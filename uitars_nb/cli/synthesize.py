@@ -38,6 +38,7 @@ class SynthesizeOptions:
 
     def __post_init__(self): check_numbers(self, positive='tasks', weights='show')
 
+# %% ../../nbs/90_cli/23_synthesize.ipynb #b4084fs1
 def drawn_questions(options: SynthesizeOptions) -> dict:
     "Kind -> seed -> question. Raises `FileNotFoundError` for a folder without HTML files."
     from uitars_nb.tasks.base import seeds
@@ -73,6 +74,7 @@ def question_rows(options: SynthesizeOptions) -> dict[str, list[dict]]:
                           evidence=list(q.evidence)) for s, q in zip(drawn, questions)]
     return out
 
+# %% ../../nbs/90_cli/23_synthesize.ipynb #b4084fs2
 def order_rows(options: SynthesizeOptions) -> dict[str, list[dict]]:
     "Name of a form -> orders as dictionaries."
     from uitars_nb.tasks.base import seeds

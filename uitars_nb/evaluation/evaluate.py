@@ -314,6 +314,7 @@ def compare_variants(
     one, two = success[:len(a)], success[len(a):]
     return compare_runs(one, two, fixed=fixed), one, two
 
+# %% ../../nbs/80_evaluation/10_evaluate.ipynb #9b487fs1
 def pair_scores(
     a: pd.DataFrame,   # from `Store.index`
     b: pd.DataFrame,

@@ -21,7 +21,7 @@ from ..sandbox.base import ActionError, EnvironmentFailure, run
 from ..sandbox.browser.session import BrowserConfig, BrowserSession
 from ..sandbox.browser.chromium import launch
 from ..sandbox.sessions import closing
-from .base import SPLITS, SUITES, Outcome, Task, get_task, opener_of, with_answer
+from .base import SPLITS, SUITES, Outcome, Task, get_task, opener_of
 from .miniwob.task import BROWSER
 
 # %% ../../nbs/20_tasks/50_gym.ipynb #7f40943e
@@ -94,7 +94,7 @@ class TaskPlayer:
         error = ''
         try: await self.session.act(action)
         except ActionError as e: error = str(e)
-        outcome = await self.task.verify(self.session, with_answer(self.spec, [action]))
+        outcome = await self.task.verify(self.session, self.spec)
         self.obs = await self.session.observe()
         self.steps += 1
         return error, outcome

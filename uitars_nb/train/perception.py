@@ -168,6 +168,7 @@ def whole_pages(
                          'give it to uitars-nb train --pages')
     return pages
 
+# %% ../../nbs/70_train/10_perception.ipynb #b976e9s1
 def pretrain_perception(
     policy: Policy,                   # a small one; its vision encoder is trained in place
     shards: Sequence[str | Path],     # of labelled pages of the training split (`uitars-nb pages`)

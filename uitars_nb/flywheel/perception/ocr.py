@@ -34,6 +34,7 @@ def ocr_scale(
     "Factor by which a screen is enlarged before it is read: 3 below 320 pixels, 2 below 640, else 1."
     return 3 if max(size) < 320 else 2 if max(size) < 640 else 1
 
+# %% ../../../nbs/60_flywheel/00_perception/37_ocr.ipynb #580668s1
 class ScreenOCR:
     "Reads the text of screenshots. Raises `ImportError` without RapidOCR."
     def __init__(self,
@@ -58,6 +59,7 @@ class ScreenOCR:
         return [TextLine(text, _box(corners, scale, size), float(sure), whole_words(text, boxes(words)))
                 for text, corners, sure, words in zip(out.txts, out.boxes, out.scores, out.word_results)]
 
+# %% ../../../nbs/60_flywheel/00_perception/37_ocr.ipynb #580668s2
 def whole_words(
     text: str,                                  # of a line
     parts: Sequence[tuple[str, Sequence[int]]],   # of it, with boxes; single characters if it holds Chinese ones
@@ -121,6 +123,7 @@ def ocr_pages(
             about = dict(source=traj.task.name, seed=traj.task.seed, instruction=traj.task.instruction, step=step)
             if (page := ocr_page(read(screen), screen, **about)).elements: yield page
 
+# %% ../../../nbs/60_flywheel/00_perception/37_ocr.ipynb #e57a0as1
 PIXELS = 1 << 26   # of the pages of a shard, at most
 
 def save_shard(
@@ -145,8 +148,8 @@ def ocr_shards(
     split: str = 'train',
     per: int = 200,      # pages per shard, at most
 ) -> list[Path]:
-    """Write shards of a store's screens, each of one size, and return their paths. A store that was read before with the
-    same settings is read again only if it holds other episodes now; an interrupted reading begins anew."""
+    """Write shards of a store's screens, each of one size, and return their paths. A store that was read before with
+    the same settings is read again only if it holds other episodes now; an interrupted reading begins anew."""
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     known, key = read_json(out/'ocr.json', {}), f'{Path(store.path).resolve()} {split} {read.least:g}'

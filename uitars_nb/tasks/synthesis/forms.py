@@ -9,7 +9,7 @@ __all__ = ['TEXTS', 'PEOPLE', 'THINGS', 'CITIES', 'SHARE', 'FormField', 'SiteFor
 
 # %% ../../../nbs/20_tasks/35_synthesis/15_forms.ipynb #f5c9bb58
 import functools, random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -20,7 +20,7 @@ from .site import home_of, parse_page, paths_from, visible_text
 from .tasks import LINK, browser_for, join_suite, site_at
 from ...sandbox.browser.session import BrowserConfig
 from ..base import SANDBOXES, SPLITS, SUITES, Outcome, register
-from ..oracle_helpers import look, scroll_and_click, scroll_to
+from ..oracle_helpers import look, scroll_and_click
 
 # %% ../../../nbs/20_tasks/35_synthesis/15_forms.ipynb #d4544cea
 @dataclass(frozen=True)
@@ -76,6 +76,14 @@ def _options(node, tree):
     return dict(values=tuple(map(value, usable)), words=tuple(map(visible_text, usable)), default=value(chosen[0]),
                 required=required)
 
+# %% ../../../nbs/20_tasks/35_synthesis/15_forms.ipynb #fo0000s1
+def _range(node):
+    "Least, most and step of a number. Raises `Unusable` for decimals."
+    if any('.' in node.get(o, '') for o in ('min', 'max', 'step', 'value')): raise Unusable('a decimal number')
+    step = max(1, _number(node.get('step'), 1))
+    low = _number(node.get('min'), _number(node.get('value'), 0) if step > 1 else 1)   # steps count from there
+    return low, _number(node.get('max'), low + 8 * step), step
+
 def _field(node, tree):
     "A field; None for one that submits nothing. Raises `Unusable` for one that makes a form unusable."
     kind, name = (node.get('type') or 'text').lower() if node.name == 'input' else node.name, node.get('name', '')
@@ -85,17 +93,12 @@ def _field(node, tree):
     make = lambda kind, **more: FormField(name, kind, _label(node, tree), **more)
     if kind == 'hidden' or node.has_attr('readonly'): return FormField(name, 'fixed', '', default=value)
     if node.has_attr('pattern') or node.has_attr('minlength'): raise Unusable('a field with a pattern or least length')
+    if kind == 'number': return make('number', default=value, required=must and not value, range=_range(node))
     most = _number(node.get('maxlength'), 99)
     if kind in TEXTS: return make(TEXTS[kind], default=value, most=most, required=must and not value)
     if kind == 'textarea':
         text = node.get_text().removeprefix('\n')
         return make('text', default=text, most=most, required=must and not text)
-    if kind == 'number':
-        if any('.' in node.get(o, '') for o in ('min', 'max', 'step', 'value')): raise Unusable('a decimal number')
-        step = max(1, _number(node.get('step'), 1))
-        low = _number(node.get('min'), _number(value, 0) if step > 1 else 1)   # steps count from the first number
-        high = _number(node.get('max'), low + 8 * step)
-        return make('number', default=value, range=(low, high, step), required=must and not value)
     if kind == 'checkbox':
         on = node.has_attr('checked')
         return make('checkbox', values=(node.get('value', 'on'),), default=node.get('value', 'on') if on else '',
@@ -103,6 +106,7 @@ def _field(node, tree):
     if kind == 'select': return make('select', **_options(node, tree))
     raise Unusable(f'a field of type {kind}')
 
+# %% ../../../nbs/20_tasks/35_synthesis/15_forms.ipynb #fo0000s2
 def _radios(nodes, tree):
     "The radio buttons of one name as a field."
     around = nodes[0].find_parent('fieldset')
@@ -133,6 +137,7 @@ def _button(form):
     own, text = buttons[0], visible_text(buttons[0]) or buttons[0].get('value', 'Submit')
     return text, [FormField(own['name'], 'fixed', '', default=own.get('value', ''))] if own.get('name') else []
 
+# %% ../../../nbs/20_tasks/35_synthesis/15_forms.ipynb #6a0d34s1
 def numbers_of(field: FormField) -> list[str]:
     "Return the numbers that a field takes, without its default; at most 50."
     low, high, step = field.range
@@ -166,6 +171,7 @@ def make_form(
     if all(o.kind in ('checkbox', 'radio') for o in fields): raise Unusable('it may submit nothing at all')
     return SiteForm(page, index, title, tuple(fields), button)
 
+# %% ../../../nbs/20_tasks/35_synthesis/15_forms.ipynb #6a0d34s2
 @functools.cache
 def all_forms(
     folder: Path,   # of a site, resolved
@@ -207,6 +213,7 @@ def _value_for(field, rng):
     text = next(o for o in iter(lambda: _text_for(field, rng)[:field.most].strip(), None) if o != field.default)
     return text, text
 
+# %% ../../../nbs/20_tasks/35_synthesis/15_forms.ipynb #872d91s1
 def draw_order(
     form: SiteForm,
     rng: random.Random,
@@ -238,6 +245,7 @@ def submitted(
     kinds = {f.name: f.kind for f in form.fields}
     return {k: v for k, v in values.items() if v or kinds[k] not in ('checkbox', 'radio')}
 
+# %% ../../../nbs/20_tasks/35_synthesis/15_forms.ipynb #872d91s2
 def split_of_order(
     form: SiteForm,
     order: dict[str, tuple[str, str]],
@@ -312,6 +320,7 @@ class FormTask:
         submit = f"[...document.forms[{self.form.index}].elements].find(o => o.type === 'submit')"
         async for action in scroll_and_click(session, submit): yield action
 
+# %% ../../../nbs/20_tasks/35_synthesis/15_forms.ipynb #78ec74s1
 async def enter(
     session,
     form: SiteForm,

@@ -15,7 +15,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .site import Fact, SitePage, fact_index, home_of, paths_from
+from .site import Fact, SitePage, home_of, paths_from
 
 # %% ../../../nbs/20_tasks/35_synthesis/05_questions.ipynb #30f7987f
 NUMBER = re.compile(r'(-?(?:\d{1,3}(?:[, \u00a0\u202f]\d{3})+|[1-9]\d*|0)(?:\.\d+)?)'   # grouped or not
@@ -134,6 +134,7 @@ class SiteQuestion:
         end = f'What is the "{self.asked}" there?' if self.asked else 'What is its title?'
         return ' '.join([begin, *steps, end])
 
+# %% ../../../nbs/20_tasks/35_synthesis/05_questions.ipynb #457f7bs1
 def _linked(page, relation, site):
     return [site[o.link] for o in page.facts if o.relation == relation and o.link in site]
 
@@ -174,6 +175,10 @@ def describe(
         if sum(all(o.holds(p) for o in others) for p in site.values()) == 1: chosen = others
     return tuple(sorted(chosen, key=str)) if len(left) == 1 and 1 < len(chosen) <= MOST else ()
 
+# %% ../../../nbs/20_tasks/35_synthesis/05_questions.ipynb #7b86efs1
+#| export
+
+# %% ../../../nbs/20_tasks/35_synthesis/05_questions.ipynb #7b86efs1
 def single_values(
     page: SitePage,
 ) -> list[Fact]:

@@ -67,6 +67,7 @@ async def browser_with_search(
         async with closing(ToolSession(ToolConfig(), screen, SiteCorpus(folder))) as session: yield session
     finally: await browser.close()
 
+# %% ../../../nbs/20_tasks/35_synthesis/12_search.ipynb #d68148s1
 @functools.cache
 def opener_for(folder: Path):
     "Return the opener of a site's sessions."

@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['BLOCKS', 'UNSEEN', 'Fact', 'SitePage', 'visible_text', 'link_target', 'parse_page', 'read_page', 'read_site',
-           'paths_from', 'home_of', 'fact_index']
+           'paths_from', 'home_of']
 
 # %% ../../../nbs/20_tasks/35_synthesis/00_site.ipynb #f044b1e5
 import re
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,12 +142,3 @@ def home_of(
 ) -> str:
     "Return the start page: index.html, else the page from which most pages can be reached."
     return 'index.html' if 'index.html' in site else max(site, key=lambda o: len(paths_from(site, o)))
-
-def fact_index(
-    site: Mapping[str, SitePage],
-) -> dict[str, dict[str, list[Fact]]]:
-    "Return relation -> value -> the facts of all pages."
-    out = defaultdict(lambda: defaultdict(list))
-    for page in site.values():
-        for o in page.facts: out[o.relation][o.value].append(o)
-    return {k: dict(v) for k, v in out.items()}

@@ -17,7 +17,7 @@ from .questions import SiteQuestion, make_question, same_answer
 from .site import SitePage, home_of, paths_from, read_site
 from ...sandbox.browser.session import BrowserConfig
 from ..base import SANDBOXES, SPLITS, SUITES, Outcome, register
-from ..oracle_helpers import look, scroll_and_click
+from ..oracle_helpers import scroll_and_click
 
 # %% ../../../nbs/20_tasks/35_synthesis/10_tasks.ipynb #dc5096a1
 SIZE = 1024, 768   # pixels of a page
@@ -45,6 +45,7 @@ def question_at(
     "Return a question about a site, which is made once in a process. Raises `LookupError` as `make_question` does."
     return make_question(site_at(folder), *which)
 
+# %% ../../../nbs/20_tasks/35_synthesis/10_tasks.ipynb #dc5096s1
 @dataclass(frozen=True)
 class SiteTask:
     "Questions about a site. The episode's answer is in `spec.params['answer']` when it is verified (`agent.loop`)."
@@ -148,8 +149,8 @@ def file_questions(
         if 'submitted' in row: continue
         kinds = dict(split=str, instruction=str, answer=str, evidence=list)
         if wrong := [o for o, kind in kinds.items() if not isinstance(row.get(o), kind)]:
-            raise ValueError(f'{file}, line {k}: a question has split, instruction and answer as texts, and evidence as '
-                             f'a list of pages; {", ".join(wrong)} is missing or of another kind')
+            raise ValueError(f'{file}, line {k}: a question has split, instruction and answer as texts, and evidence '
+                             f'as a list of pages; {", ".join(wrong)} is missing or of another kind')
         question = SiteQuestion('', answer=row['answer'], evidence=tuple(row['evidence']), wording=row['instruction'])
         out.setdefault(row['split'], []).append(question)
     return out
