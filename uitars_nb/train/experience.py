@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['sampled_example', 'group_key', 'response_steps', 'Experience', 'same_prompts', 'check_trainable', 'build_experience',
            'outcome_rewards', 'shape_experience', 'shaped_rewards', 'token_rewards', 'advantages', 'rewards_to_come',
-           'relative_to_group', 'scaled_by_task', 'group_advantages', 'MicroBatch', 'prompt_bundles', 'micro_batches',
+           'relative_to_group', 'scaled_by_group', 'group_advantages', 'MicroBatch', 'prompt_bundles', 'micro_batches',
            'minibatches']
 
 # %% ../../nbs/70_train/20_experience.ipynb #2e0c3221
@@ -211,34 +211,33 @@ def relative_to_group(
     mean_GS = total_GS.index_add_(0, group_B, value_BS * played_BS) / count_GS.clamp(min=1)
     return (value_BS - mean_GS[group_B]) * played_BS
 
-def scaled_by_task(
-    adv_BS: torch.Tensor,      # fp32
+def scaled_by_group(
+    adv_BS: torch.Tensor,      # fp32, relative to the group; 0 for padding
     played_BS: torch.Tensor,   # bool, the trajectory has this turn
-    tasks: Sequence[str],      # of each trajectory
+    group_B: torch.Tensor,     # int64, number of the prompt group
     most: float = 3.,          # largest size of the result; a lucky turn counts no more
-    least: float = 1e-4,       # floor of the divisor
+    least: float = 1e-3,       # floor of the divisor
 ) -> torch.Tensor:
-    "(B, S): divided by the root mean square over the turns of the same task, at most `most` in size."
-    out_BS = adv_BS.clone()
-    for name in {*tasks}:
-        rows_B = torch.tensor([o == name for o in tasks])
-        rms = adv_BS[rows_B][played_BS[rows_B]].square().mean().sqrt().clamp(min=least)
-        out_BS[rows_B] = (adv_BS[rows_B] / rms).clamp(-most, most)
-    return out_BS
+    "(B, S): divided by the root mean square over the turns of the prompt group, at most `most` in size."
+    total_G = adv_BS.new_zeros(int(group_B.max()) + 1)
+    square_G = total_G.index_add(0, group_B, adv_BS.square().sum(1))
+    count_G = total_G.index_add(0, group_B, played_BS.sum(1).to(adv_BS.dtype))
+    rms_G = (square_G / count_G.clamp(min=1)).sqrt().clamp(min=least)
+    return (adv_BS / rms_G[group_B, None]).clamp(-most, most)
 
 def group_advantages(
     exp: Experience,
     shaping: Shaping = Shaping(),
     scale: bool = True,    # divide by the standard deviation of the group's outcomes
     gamma: float = 1.,     # discount of shaping rewards, per token
-    scale_shaping: bool = False,   # divide the part of the shaping rewards as `scaled_by_task` does
+    scale_shaping: bool = False,   # divide the part of the shaping rewards as `scaled_by_group` does
 ) -> torch.Tensor:
     """GRPO's advantages (N,): the outcome relative to the prompt group, plus the shaping rewards to come relative to
     those of the group at the same turn. Advantages of malformed replies are at most 0."""
     outcome_B = grpo_advantages(outcome_rewards(exp, shaping), exp.group_B, scale)
     ahead_BS, played_BS = rewards_to_come(shaped_rewards(exp, shaping), exp.tokens_BS, gamma), exp.tokens_BS > 0
     shaped_BS = relative_to_group(ahead_BS, played_BS, exp.group_B)
-    if scale_shaping: shaped_BS = scaled_by_task(shaped_BS, played_BS, exp.tasks)
+    if scale_shaping: shaped_BS = scaled_by_group(shaped_BS, played_BS, exp.group_B)
     adv_BS = outcome_B[:, None] + shaped_BS
     adv_N = adv_BS[exp.traj_R, exp.turn_R].repeat_interleave(exp.length_R)
     return torch.where(exp.malformed_N, adv_N.clamp(max=0), adv_N)
