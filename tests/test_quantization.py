@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action
 from uitars_nb.evaluation.recipe import DTYPES
 from uitars_nb.model.engine.batching import load_weights
@@ -13,7 +14,11 @@ from uitars_nb.model.engine.sampling import Sampling
 from uitars_nb.model.policy import Policy
 from uitars_nb.model.quantization import SCHEMES, quantize, quantized_layers
 from uitars_nb.model.rendering import Example
+from uitars_nb.pipelines.playing import PlayOptions
 from uitars_nb.pipelines.policies import first_policy
+from uitars_nb.pipelines.rl import RLJob, run_rl
+from uitars_nb.train.experience import sampled_example
+from uitars_nb.train.sft import read_metrics
 
 SIZES = dict(hidden=128, layers=2, heads=2, inner=256, stem_channels=16, stem_blocks=1)
 
@@ -78,3 +83,24 @@ def test_errors_say_what_to_do(folders, tmp_path):
     assert not (tmp_path/'copy').exists()
     with pytest.raises(ValueError, match='no scheme'): quantize(policy.model, 'int3')
     assert {*SCHEMES} < {*DTYPES}
+
+
+def test_rl_with_an_int8_actor(folders, tmp_path):
+    "The actor samples from int8 weights and stores their log-probabilities; the trainer's own weigh its tokens."
+    job = RLJob(algorithm='grpo', updates=2, batch=4, samples=2, minibatches=1, epochs=1, pretrain=0, replay_weight=0., rollout_dtype='int8', staleness=0)
+    run_rl(job, PlayOptions('miniwob/click-test', 8, 2, 1, 2), folders[0], tmp_path)
+    exact = Policy.to_play(folders[0], dtype='float32')
+
+    def change(traj):
+        batch = exact.collate([sampled_example(traj, 0)])
+        with torch.inference_mode(): now = exact.logps(batch)[batch['own']]
+        return float((now - torch.from_numpy(traj.steps[0].completion.logps)).abs().mean())
+
+    changes = [change(o) for o in Store(tmp_path/'rank-0/store') if not o.steps[0].completion.versions[0]]   # before the first update
+    assert len(changes) == 4 and 1e-3 < np.mean(changes) < .2
+    assert len(read_metrics(tmp_path)) == 2
+
+
+def test_an_adapter_cannot_play_in_int8():
+    with pytest.raises(ValueError, match='lora'): RLJob(lora=4, rollout_dtype='int8')
+    with pytest.raises(ValueError, match='no rollout_dtype'): RLJob(rollout_dtype='int3')

@@ -15,6 +15,7 @@ from typing import Literal
 from ..agent.curriculum import KINDS
 from ..agent.playing import ActorConfig
 from ..core.runs import check_numbers
+from ..evaluation.recipe import DTYPES
 from .corpora import Sources, corpora, episodes_in
 from .playing import PlayOptions
 from .policies import READER, adapter_of, first_policy, resolve_frozen
@@ -37,6 +38,8 @@ class RLJob(PPOConfig):
     pretrain: int = 60             # batches of value pretraining, at most; 0: none
     lora: int = 0                  # rank of a new LoRA adapter; 0: the model itself learns
     threads: int = 1               # CPU threads of the engine's forward passes
+    rollout_dtype: Literal['auto', 'float32', 'bfloat16', 'int8', 'w4a8'] = 'auto'   # weights that play; auto: bf16
+                                   # if the update uses it; int8 and w4a8: quantised (`model.quantization`)
     devices: int = 1               # GPUs, or processes on a CPU, that learn together; each plays a batch of its own
     strategy: Literal['ddp', 'fsdp'] = 'ddp'   # of several devices; fsdp for a model too large for one
 
@@ -47,6 +50,10 @@ class RLJob(PPOConfig):
                     staleness=self.staleness, revisit=self.revisit)
         if self.curriculum not in KINDS:
             raise ValueError(f'there is no curriculum {self.curriculum!r}; there are {", ".join(KINDS)}')
+        if self.rollout_dtype not in DTYPES:
+            raise ValueError(f'there is no rollout_dtype {self.rollout_dtype!r}; there are {", ".join(DTYPES)}')
+        if self.lora and self.rollout_dtype in ('int8', 'w4a8'):
+            raise ValueError(f'an adapter cannot be quantised: set lora to 0, or rollout_dtype to auto')
         if self.strategy not in ('ddp', 'fsdp'):
             raise ValueError(f'there is no strategy {self.strategy!r} for RL; there are ddp and fsdp')
         if self.algorithm == 'grpo' and self.samples < 2:
@@ -126,7 +133,7 @@ def run_rl(
     quiet_training()
     if job.lora: start = adapter_of(out, str(start), job.lora, job.seed)
     hardware, config = rl_hardware(job, start, out), ppo_config(job)
-    actor = actor_config(job, play, start, names, hardware.plays)
+    actor = actor_config(job, play, start, names, hardware.plays if job.rollout_dtype == 'auto' else job.rollout_dtype)
     replayed = None
     if replay_stores: replayed = replay_stream(out, start, replay_stores, play.max_tokens, job.replay_batch, job.seed)
     critic = None
