@@ -83,7 +83,7 @@ class EngineWorker(threading.Thread):
             began = time.perf_counter()
             try: self._turn(items)
             except Exception as e: self._fail(e)  # no single request is the cause
-            if turn % TURNS == 0: release_memory(1 << 30)   # prompts of many lengths leave gaps in the heap
+            if turn % TURNS == 0: release_memory(1 << 29)   # prompts of many lengths leave gaps in the heap
             self.busy_seconds += time.perf_counter() - began
         self._fail(error := RuntimeError('the engine was closed'))
         for item in self.inbox.take(wait=False):
