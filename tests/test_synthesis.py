@@ -9,7 +9,8 @@ from uitars_nb.core.types import TaskSpec
 from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.tasks.base import SANDBOXES, SPLITS, get_task, register, seeds, suite
 from uitars_nb.tasks.synthesis import questions
-from uitars_nb.tasks.synthesis.forms import FormTask, all_forms, draw_order, has_order, make_order, order_words, read_forms, register_forms, submitted
+from uitars_nb.tasks.synthesis.form_fields import all_forms, read_forms
+from uitars_nb.tasks.synthesis.forms import FormTask, draw_order, has_order, make_order, order_words, register_forms, submitted
 from uitars_nb.tasks.synthesis.questions import Condition, describe, gives_away, make_question, plain, same_answer, solve, split_of_page
 from uitars_nb.tasks.synthesis.site import home_of, paths_from, read_site
 from uitars_nb.tasks.synthesis.tasks import KINDS, register_site

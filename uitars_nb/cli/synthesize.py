@@ -78,7 +78,8 @@ def question_rows(options: SynthesizeOptions) -> dict[str, list[dict]]:
 def order_rows(options: SynthesizeOptions) -> dict[str, list[dict]]:
     "Name of a form -> orders as dictionaries."
     from uitars_nb.tasks.base import seeds
-    from uitars_nb.tasks.synthesis.forms import has_order, make_order, order_words, read_forms, submitted
+    from uitars_nb.tasks.synthesis.form_fields import read_forms
+    from uitars_nb.tasks.synthesis.forms import has_order, make_order, order_words, submitted
     o, out = options, {}
     for form in read_forms(o.folder.resolve()):
         if not has_order(form, o.split):
@@ -93,7 +94,7 @@ def order_rows(options: SynthesizeOptions) -> dict[str, list[dict]]:
 def synthesize(options: SynthesizeOptions):
     "Print examples and counts, and write the tasks."
     from uitars_nb.core.runs import write_atomic
-    from uitars_nb.tasks.synthesis.forms import all_forms
+    from uitars_nb.tasks.synthesis.form_fields import all_forms
     made = question_rows(options) | order_rows(options)
     left = all_forms(options.folder.resolve())[1]
     if not made:

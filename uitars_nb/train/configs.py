@@ -105,7 +105,7 @@ class PPOConfig:
     gae_lambda_value: float = 1.        # GAE's lambda of the critic; 1: Monte-Carlo returns
     length_adaptive_alpha: float | None = .05   # lambda = 1 - 1 / (alpha length) if larger; None: one lambda for all
     group_scale: bool = True            # divide GRPO's advantages by the deviation of their group's outcomes
-    scale_shaping: bool = False         # divide GRPO's advantages from shaping rewards by their size in the prompt group
+    scale_shaping: bool = False         # divide GRPO's shaping advantages by their root mean square in the group
     value_clip: float | None = None     # values move at most this far in an update; None: any distance
     objective: Objective = field(default_factory=Objective)
     shaping: Shaping = field(default_factory=Shaping)

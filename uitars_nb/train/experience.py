@@ -225,6 +225,7 @@ def scaled_by_group(
     rms_G = (square_G / count_G.clamp(min=1)).sqrt().clamp(min=least)
     return (adv_BS / rms_G[group_B, None]).clamp(-most, most)
 
+# %% ../../nbs/70_train/20_experience.ipynb #b3d0bbbb
 def group_advantages(
     exp: Experience,
     shaping: Shaping = Shaping(),

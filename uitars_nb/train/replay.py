@@ -42,8 +42,10 @@ def replay_batches(
 ) -> ReplayBatches:
     "Batches of demonstrations. Raises `ValueError` for held-out seeds."
     check_split(stream.facts, 'train')
-    return ReplayBatches(stream, Collate(policy.processor, tuple(sorted(stream.facts.names)), padding_multiple()), micro)
+    collate = Collate(policy.processor, tuple(sorted(stream.facts.names)), padding_multiple())
+    return ReplayBatches(stream, collate, micro)
 
+# %% ../../nbs/70_train/29_replay.ipynb #f40dba94
 def replay_number(
     step: int,      # optimiser step, counted over the run
     device: int,    # rank of this device

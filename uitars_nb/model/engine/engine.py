@@ -143,7 +143,7 @@ class Engine:
         max_batch: int = 16,            # requests in a forward pass
         queue: int = 64,                # requests admitted at a time by each event loop; more wait
         context: int = 0,               # maximum number of tokens, prompt and reply together; 0: the model's
-        prefix_bytes: int | None = None,   # limit of the prefix cache; None: 256 MiB, or a share of the GPU's free memory
+        prefix_bytes: int | None = None,   # limit of the prefix cache; None: 256 MiB, or more on a GPU
         image_bytes: int = 1 << 28,     # limit of the image cache
         version: int = 0,               # of the weights
         threads: int = 0,               # of a forward pass on the CPU; 0: as elsewhere in the process

@@ -54,6 +54,7 @@ def remember(key: tuple, text: str) -> None:
     CHECKPOINTS[key] = text
     for old in [*CHECKPOINTS][:-STORED]: del CHECKPOINTS[old]
 
+# %% ../../../nbs/20_tasks/25_games/06_midgame.ipynb #a62f1ef8
 @dataclass(frozen=True)
 class Midgame(Game):
     "A game that begins after an opening; `spec.params['opening_score']` is the score that the opening earned."
