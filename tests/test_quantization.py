@@ -1,5 +1,6 @@
 """Quantised policies in the engine: new weights, checkpoints, errors."""
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from uitars_nb.model.quantization import SCHEMES, quantize, quantized_layers
 from uitars_nb.model.rendering import Example
 from uitars_nb.pipelines.playing import PlayOptions
 from uitars_nb.pipelines.policies import first_policy
-from uitars_nb.pipelines.rl import RLJob, run_rl
+from uitars_nb.pipelines.rl import RLJob, check_rollout_dtype, run_rl
 from uitars_nb.train.experience import sampled_example
 from uitars_nb.train.sft import read_metrics
 
@@ -101,6 +102,14 @@ def test_rl_with_an_int8_actor(folders, tmp_path):
     assert len(read_metrics(tmp_path)) == 2
 
 
-def test_an_adapter_cannot_play_in_int8():
-    with pytest.raises(ValueError, match='lora'): RLJob(lora=4, rollout_dtype='int8')
+def test_rollouts_that_cannot_be_quantised(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='no rollout_dtype'): RLJob(rollout_dtype='int3')
+    job = RLJob(rollout_dtype='int8')
+    check_rollout_dtype(job, tmp_path)
+    with pytest.raises(ValueError, match='adapter'): check_rollout_dtype(replace(job, lora=4), tmp_path)
+    (tmp_path/'adapter_config.json').write_text('{}')
+    with pytest.raises(ValueError, match='adapter'): check_rollout_dtype(job, tmp_path)
+    (tmp_path/'adapter_config.json').unlink()
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    with pytest.raises(ValueError, match='GPU'): check_rollout_dtype(job, tmp_path)
+    check_rollout_dtype(replace(job, rollout_dtype='bfloat16'), tmp_path)

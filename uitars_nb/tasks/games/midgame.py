@@ -42,7 +42,7 @@ async def play_opening(
 
 # %% ../../../nbs/20_tasks/25_games/06_midgame.ipynb #d91e0d9b
 CHECKPOINTS: dict[tuple, str] = {}   # instance -> the game after its opening
-STORED = 64                          # instances, the latest
+STORED = 1024                        # instances, the latest
 LOCKS = WeakKeyDictionary()          # event loop -> instance -> lock
 
 async def saved_game(session) -> str | None:
