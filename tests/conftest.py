@@ -2,6 +2,7 @@
 import ast
 import functools
 import os
+import zlib
 from pathlib import Path
 
 if workers := os.environ.get('PYTEST_XDIST_WORKER_COUNT'):   # in a worker; before torch: who computes on all cores beside another waits for a core at every operation
@@ -16,8 +17,8 @@ settings.load_profile('shared machine')
 
 
 def pytest_xdist_auto_num_workers(config):
-    "One worker more than there are cores, since many tests wait; each has a gigabyte or two."
-    return min(8, os.cpu_count() + 1)
+    "More workers than there are cores, since many tests wait; each has a gigabyte or two."
+    return min(8, os.cpu_count() + (2 if os.cpu_count() < 4 else 1))
 
 
 def wide(function):
@@ -40,6 +41,16 @@ class Spread(LoadScopeScheduling):
     def _split_scope(self, nodeid):
         path, *_, name = nodeid.split('::')
         return path if name.partition('[')[0] in sharing(path) else nodeid
+
+
+FIRST = 'tests/test_cli.py::test_the_main_job', 'tests/test_reinforce.py::', 'tests/test_notebooks.py::test_notebook[experiments/ppo_grpo'
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    "In workers: the longest tests first, then tests of all files mixed, so that some wait while others compute."
+    if 'PYTEST_XDIST_WORKER' not in os.environ: return
+    items.sort(key=lambda o: (not o.nodeid.startswith(FIRST), zlib.crc32(Spread._split_scope(None, o.nodeid).encode())))
 
 
 def pytest_xdist_make_scheduler(config, log):

@@ -10,6 +10,7 @@ from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, ContextExceeded, Observation, Step, TaskSpec, Trajectory, StopReason
 from uitars_nb.flywheel.annotation.interactive import LIMITS, Annotated, Annotating, Decision, AnnotationDesk, Proposal, DecisionRequest, draw_proposals, proposals_of
 from uitars_nb.flywheel.annotation.page import annotating
+from uitars_nb.sandbox.browser.clock import ClockConfig
 from uitars_nb.sandbox.browser.session import BrowserConfig
 from uitars_nb.sandbox.browser.pool import BrowserPool
 from uitars_nb.tasks.base import get_task, suite
@@ -149,7 +150,7 @@ async def seen(browser, script, most=60):
 @pytest.fixture
 async def page():
     desk = AnnotationDesk()
-    async with annotating(desk, 'secret') as address, BrowserPool(BrowserConfig(size=(1180, 760), allow=('127.0.0.1',)), 1, 1) as pool, pool.session() as browser:
+    async with annotating(desk, 'secret') as address, BrowserPool(BrowserConfig(size=(1180, 760), allow=('127.0.0.1',), clock=ClockConfig(network_s=.3)), 1, 1) as pool, pool.session() as browser:   # the page always waits for the next question
         await browser.act(Action('navigate', dict(content=address.replace('/#', '/?name=Ann#'))))
         yield desk, browser
 

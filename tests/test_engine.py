@@ -104,8 +104,9 @@ async def test_log_probs_of_the_policies_that_ship(name):
         said = await asyncio.gather(*(engine.complete(o, Sampling(max_tokens=40, seed=i), key=str(i)) for i, o in enumerate(prompts)))
     assert len(said) > 10
     wide = exact(name)
+    right = [exactly(wide, p, c.ids) for p, c in zip(map(policy.render, prompts), said)]
     for pass_, of in ((lambda prompt, c: c.logps, 'engine'), (lambda prompt, c: truth(policy, prompt, c.ids), 'plain pass')):
-        off = np.concatenate([np.abs(pass_(p, c) - exactly(wide, p, c.ids)) for p, c in zip(map(policy.render, prompts), said)])
+        off = np.concatenate([np.abs(pass_(p, c) - r) for p, c, r in zip(map(policy.render, prompts), said, right)])
         assert off.max() < 3e-4 and (off ** 2).mean() ** .5 < 3e-5, (of, off.max(), (off ** 2).mean() ** .5)
 
 

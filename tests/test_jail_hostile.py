@@ -1,5 +1,6 @@
 "What a program in a jail does to the jail is the policy's own: it is told in words, and never ends as the environment's failure."
 import asyncio, resource, sys, threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ async def told(session, action, words, attempts=4):
 
 
 @pytest.fixture
+def hasty(monkeypatch):
+    "A supervisor that gives up a start after 3 s in place of 10."
+    assert 'START = 10.' in jails._SOURCE
+    monkeypatch.setattr(jails, '_SOURCE', jails._SOURCE + '\nSTART = 3.')
+
+
+@pytest.fixture
 async def session():
     session = ToolSession(ToolConfig(SMALL, bash_seconds=5))
     await session.reset()
@@ -60,8 +68,9 @@ async def test_no_signal_from_within_reaches_process_1(session):
     assert session.jail.alive
 
 
-async def test_programs_that_stop_all_others_are_ended_and_that_is_told(session):
+async def test_programs_that_stop_all_others_are_ended_and_that_is_told(hasty, session):
     "The loop stops every child of process 1 before it has become the program that was asked for."
+    session.config = replace(session.config, bash_seconds=2.)
     stopper = "import os, signal\\nwhile True:\\n  try: os.kill(-1, signal.SIGSTOP)\\n  except OSError: pass"
     await do(session, bash(f"printf '{stopper}' > stop.py; (setsid python stop.py &); sleep 1"))
     await told(session, view('/home/user'), 'stop.py', 1)   # the supervisor itself is not stopped
@@ -73,7 +82,7 @@ async def test_programs_that_stop_all_others_are_ended_and_that_is_told(session)
     await told(session, view('/home/user'), 'stop.py', 1)
 
 
-async def test_a_stopped_start_ends_with_its_child():
+async def test_a_stopped_start_ends_with_its_child(hasty):
     async with Jail(SMALL) as jail:
         loop = 'import os, signal\nwhile True:\n  try: os.kill(-1, signal.SIGSTOP)\n  except OSError: pass'
         await jail.spawn([sys.executable, '-I', '-S', '-c', loop])
@@ -98,6 +107,7 @@ async def test_an_order_without_an_answer_has_an_end(monkeypatch):
 
 
 async def test_too_many_programs_for_a_kernel_is_said(session):
+    session.config = replace(session.config, bash_seconds=2.)
     await do(session, bash('for i in $(seq 70); do sleep 600 & done; echo $(jobs | wc -l)'))
     said = await do(session, python('6 * 7'))
     assert said.startswith('refused: execute_python') and 'at most 64 processes' in said and 'must be installed' not in said
@@ -145,7 +155,7 @@ async def test_a_program_in_the_kernels_place(session):
 c = json.load(open(sys.argv[sys.argv.index('-f') + 1])); ctx = zmq.Context(); socks = []
 for i, kind in enumerate((zmq.ROUTER, zmq.PUB, zmq.ROUTER, zmq.ROUTER, zmq.REP), 1):
     s = ctx.socket(kind); s.bind(f'ipc://{c["ip"]}-{i}'); socks.append(s)
-for i in range(100):
+for i in range(40):
     socks[1].send_multipart([b'nonsense']); socks[1].send_multipart([b'a', b'<IDS|MSG>', b'b', b'{', b'd', b'e', b'f']); time.sleep(.05)"""
     await session.jail.write('ipykernel_launcher.py', fake.encode())
     said = await asyncio.wait_for(do(session, python('6 * 7')), 115)
@@ -170,6 +180,7 @@ DEEDS = {
 @pytest.mark.parametrize('deed', DEEDS)
 async def test_the_jail_outlives(session, deed):
     "Whatever the policy has done there, its tools answer again after a few turns, and no turn is the environment's failure."
+    if deed in ('a fork bomb', 'a limit of everything'): session.config = replace(session.config, bash_seconds=2.)   # nothing of theirs takes longer
     await told(session, python('x = 1'), 'no output')
     await do(session, bash(DEEDS[deed]))
     for attempt in range(3):

@@ -720,15 +720,27 @@ def test_under_fire():
 
 # -- the door
 
-@pytest.fixture
-def door(tmp_path):
+@contextlib.contextmanager
+def door_at(folder):
+    "A client of a manager with four slots."
     kinds = dict(simulated=KindConfig(slots=4, most=1))
-    config = ManagerServerConfig(ManagerConfig(str(tmp_path/'m'), kinds, max_wait=.2, quota=50, ttl=5), tokens=dict(s3cret='ann', other='bob'))
+    config = ManagerServerConfig(ManagerConfig(str(folder), kinds, max_wait=.2, quota=50, ttl=5), tokens=dict(s3cret='ann', other='bob'))
     app = make_app(config)
     with TestClient(app, headers=dict(Authorization='Bearer s3cret')) as client:
         while client.get('/pools').json()[0]['offered'] < 4: time.sleep(.02)
         yield client
         client.portal.call(app.state.manager.drain, 0)
+
+
+@pytest.fixture
+def door(tmp_path):
+    with door_at(tmp_path/'m') as client: yield client
+
+
+@pytest.fixture(scope='module')
+def shared_door(tmp_path_factory):
+    "One for tests that are refused and leave nothing."
+    with door_at(tmp_path_factory.mktemp('door')/'m') as client: yield client
 
 
 def test_http(door):
@@ -753,26 +765,26 @@ def test_http(door):
     '{"kind": %s}' % ('[' * 900 + ']' * 900), '{"kind": "\\ud800"}', '{"kind": "simulated", "task": "\\ud800"}', '{"kind": "simulated", "options": {"\\ud800": 1}}', '{"kind": "simulated", "ttl": 1e400}',
     '{"kind": "simulated", "options": {"a": "%s"}}' % ('x' * 10 ** 6), '{"kind": "simulated", "options": {"size": [1e400, 1]}}', '{"kind": "simulated", "options": {"failing": -Infinity}}',
     '{"kind": "simulated", "options": {"size": [%s, 1]}}' % ('9' * 4000)])
-def test_what_json_parsers_let_through(door, body):
-    answer = door.post('/leases', content=body, headers={'Content-Type': 'application/json'})
+def test_what_json_parsers_let_through(shared_door, body):
+    answer = shared_door.post('/leases', content=body, headers={'Content-Type': 'application/json'})
     assert answer.status_code == 422 and answer.json()['detail'] and len(answer.content) < 5000
 
 
 @pytest.mark.parametrize('path', ['/leases', '/leases/x', '/pools', '/metrics'])
 @pytest.mark.parametrize('token', ['', 'Bearer', 'Bearer wrong', 'Basic s3cret', 'Bearer s3cre', 'Bearer \u00e4'])
-def test_no_token_no_entry(door, path, token): assert door.get(path, headers={'Authorization': token.encode()}).status_code == 401
+def test_no_token_no_entry(shared_door, path, token): assert shared_door.get(path, headers={'Authorization': token.encode()}).status_code == 401
 
 
-def test_a_websocket_wants_a_token(door):
+def test_a_websocket_wants_a_token(shared_door):
     with pytest.raises(Exception):
-        with door.websocket_connect('/ws', headers=dict(Authorization='Bearer wrong')): pass
+        with shared_door.websocket_connect('/ws', headers=dict(Authorization='Bearer wrong')): pass
 
 
 @pytest.mark.parametrize('text', ['{', '[1]', '"x"', '{}', '[]', '{"id": 1, "op": "acquire"}', '{"id": 1, "op": "acquire", "kind": 3}', '{"op": "beat", "leases": 3}',
     '{"op": "release"}', '{"op": ["x"]}', '{"id": {}, "op": "acquire", "kind": "simulated", "ttl": 1e400}', '{"op":"acquire","kind":"\\ud800"}', '[' * 100_000])
-def test_garbage_on_the_websocket(door, text):
-    with door.websocket_connect('/ws') as ws: ws.send_text(text)
-    assert door.get('/health').json() == dict(status='ok')
+def test_garbage_on_the_websocket(shared_door, text):
+    with shared_door.websocket_connect('/ws') as ws: ws.send_text(text)
+    assert shared_door.get('/health').json() == dict(status='ok')
 
 
 @pytest.mark.parametrize('error', [OSError('no room for a process'), sqlite3.OperationalError('database is locked'), KeyError('oops')], ids=repr)

@@ -38,7 +38,7 @@ class Line:
         return self
 
 
-@pytest.fixture
+@pytest.fixture(scope='module')
 def server():
     with serving(kinds=dict(simulated=dict(slots=2, most=1))) as server: yield server
 
