@@ -1,5 +1,4 @@
 "Sphinx configuration of the site; `build.py` prepares its pages."
-import posixpath
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -44,24 +43,4 @@ def block_math(self, node):
     raise nodes.SkipNode
 
 
-trees = {}   # folder of a page and options of its navigation -> the navigation as HTML, without a current page
-
-
-def share_navigation(app, pagename, templatename, context, doctree):
-    "Make the navigation once for each folder: its pages differ in the entry that is current. Sphinx would make it for each page, a third of the build."
-    folder, name = posixpath.split(pagename)
-    def toctree(**options):
-        key = folder, *sorted(options.items())
-        if key not in trees: trees[key] = app.builder._get_local_toctree(posixpath.join(folder, '~'), **options)
-        html, own = trees[key], f'<li class="toctree-l1"><a class="reference internal" href="{name}.html">'
-        at = html.find(own)
-        if at < 0: return html
-        ul = html.rfind('<ul>', 0, at)
-        return (html[:ul] + '<ul class="current">' + html[ul + 4:at]
-                + '<li class="toctree-l1 current"><a class="current reference internal" href="#">' + html[at + len(own):])
-    context['toctree'] = toctree
-
-
-def setup(app):
-    app.add_html_math_renderer('mathml', (inline_math, None), (block_math, None))
-    app.connect('html-page-context', share_navigation, priority=400)   # before the theme reads it
+def setup(app): app.add_html_math_renderer('mathml', (inline_math, None), (block_math, None))
