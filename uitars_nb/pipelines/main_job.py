@@ -29,7 +29,7 @@ class EvaluationOptions:
 
     def __post_init__(self): check_numbers(self, positive='episodes')
 
-MAIN_SFT = SFTOptions(steps=45, batch=8, accumulate=4, lr=1.5e-3, frozen=('auto',))   # four times 8: half the memory
+MAIN_SFT = SFTOptions(steps=45, batch=16, accumulate=2, lr=1.5e-3, frozen=('auto',))   # twice 16: less memory
 MAIN_RL = RLJob(algorithm='grpo', updates=12, batch=64, samples=8, dynamic_sampling=True, curriculum='learnable',
                 epochs=1, minibatches=3, micro_batch_tokens=2048, lr=3e-4, warmup=1, lr_decay=.5, muon=True,
                 group_scale=False, objective=Objective(positive_nll=.3), replay_weight=.5, pretrain=0, frozen=('auto',))
