@@ -43,7 +43,7 @@ class Spread(LoadScopeScheduling):
         return path if name.partition('[')[0] in sharing(path) else nodeid
 
 
-FIRST = 'tests/test_cli.py::test_the_main_job', 'tests/test_reinforce.py::', 'tests/test_notebooks.py::test_notebook[experiments/ppo_grpo'
+FIRST = 'tests/test_cli.py::test_the_main_job', 'tests/test_site.py', 'tests/test_reinforce.py::', 'tests/test_notebooks.py::test_notebook[experiments/ppo_grpo'
 
 
 @pytest.hookimpl(trylast=True)

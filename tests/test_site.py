@@ -20,9 +20,12 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args): pass
 
 
+pytestmark = pytest.mark.timeout(700)
+
+
 @pytest.fixture(scope='module')
 def built():
-    done = subprocess.run([sys.executable, '.ci/site/build.py'], cwd=root, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, '.ci/site/build.py'], cwd=root, capture_output=True, text=True, timeout=600)   # a build takes two minutes, and five beside other tests
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return site
 
