@@ -50,7 +50,7 @@ class Segment(Midgame):
         games = GAMES.setdefault(self.name, {})
         if len(games) >= LIVE: saved = games.pop(random.Random(spec.seed).choice([*games]))
         else: saved = Saved(await saved_game(session), 0)
-        if not saved.text: raise ValueError(f'{self.url} has no gameAPI.checkpoint(), which segments need')
+        if not saved.text: raise ValueError(f'{self.name}: its page has no gameAPI.checkpoint(), which segments need')
         remember(key, saved.text)
         STEPS[self.name, spec.seed] = saved.steps
         for old in [*STEPS][:-STORED]: del STEPS[old]
