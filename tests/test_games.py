@@ -1,6 +1,7 @@
 "Games: every folder of sandboxes/games keeps the contract, and broken packages of each kind are found."
 import asyncio
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -230,6 +231,34 @@ PLAIN = ('<script src="late.js" defer></script><body>', """setTimeout(() => {   
     init: async ({seed}) => { chance = seed; score = 0; next(); return {ok: true} },
     getState: () => ({status: 'playing', terminal: {isTerminal: score >= 200}, metrics: {score}, game_state: {environment: {target}}})}
 }, 700)""")
+
+
+OWN = """from pathlib import Path
+from uitars_nb.tasks.games.game import game_state, player, register_games, tap
+
+register_games(Path(__file__).parent/'own')
+
+@player('follow')
+async def follow(session, spec):
+    while True: yield tap(('left', 'up', 'right', 'down')[(await game_state(session)).board['target']])
+"""
+
+
+def test_a_game_in_a_folder_of_ones_own(tmp_path):
+    (folder := tmp_path/'own/follow').mkdir(parents=True)
+    (folder/'index.html').write_text(f'<!doctype html>{PLAIN[0]}')
+    (folder/'late.js').write_text(PLAIN[1])
+    (folder/'manifest.json').write_text(json.dumps(dict(id='follow', title='Follow', rules='Press.', keys=['left', 'up', 'right', 'down'], mouse=[], budget=20)))
+    (tmp_path/'own_games.py').write_text(OWN)
+    called = lambda **env: subprocess.run([sys.executable, '-m', 'uitars_nb', 'games', 'check', 'own/follow', '--seeds', '2'],
+                                          cwd=tmp_path, env=os.environ | dict(PYTHONPATH='.') | env, capture_output=True, text=True)
+    known, unknown = called(UITARS_TASKS='own_games'), called(UITARS_TASKS='')
+    assert (known.returncode, unknown.returncode) == (0, 1), known.stdout + known.stderr
+    assert 'keeps the contract' in known.stdout and 'UITARS_TASKS' in unknown.stdout
+
+
+def test_games_of_the_benchmark_are_checked_with_their_own_player():
+    assert {check.game_from(FOLDER/o).name for o in ('2048', 'lm/2048', 'lm/tetris')} == {'games/2048', 'games/lm-2048', 'games/lm-tetris'}
 
 
 @pytest.fixture

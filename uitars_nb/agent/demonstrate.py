@@ -15,7 +15,7 @@ import numpy as np
 from .loop import OracleAgent, Reply, sample_seed
 from ..core.coordinates import to_pixel
 from ..core.types import Action, Observation, Step
-from ..tasks.miniwob.think_aloud import think_aloud
+
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #5290ec37
 NAMED = '''([x, y]) => {
@@ -98,15 +98,18 @@ async def describe_action(
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #46b3561f
 class Demonstrator(OracleAgent):
-    "Plays a task's scripted solution with a description of each action as its thought."
+    """Plays a task's scripted solution. Its thought is what the task reads on its screen (`think_aloud`, if it has one)
+    and a description of the action."""
     def __init__(self, session, task, spec):
         super().__init__(session, task, spec)
-        self.session, self.spec = session, spec
+        self.session, self.task, self.spec = session, task, spec
 
     async def act(self, steps: Sequence[Step], obs: Observation) -> Reply:
         "Return the oracle's next action with its description."
         reply = await super().act(steps, obs)
-        words = [await think_aloud(self.session, self.spec), await describe_action(self.session, reply.actions[0])]
+        aloud = getattr(self.task, 'think_aloud', None)   # what the task reads on its screen
+        words = [await aloud(self.session, self.spec) if aloud else '',
+                 await describe_action(self.session, reply.actions[0])]
         return Reply('; '.join(o for o in words if o), reply.actions)
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #a0d3f13d

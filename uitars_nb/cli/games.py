@@ -34,6 +34,7 @@ def games(options: GamesOptions) -> int:
     if options.action == 'list': return print(text_table(game_rows())) or 0
     if not options.sources: raise ValueError('name the folder or address of a game: uitars-nb games check DIR')
     from uitars_nb.tasks.games.check import check_game
+    import uitars_nb.tasks.session_pools   # registers the tasks and players of UITARS_TASKS
     found = {o: run(check_game(o, range(options.seeds))) for o in options.sources}
     for source, faults in found.items(): print(f'{source}:', *(faults or ['keeps the contract']), sep='\n  ')
     return int(any(found.values()))
@@ -70,6 +71,7 @@ def play(options: PlayGameOptions):
     from uitars_nb.tasks.base import get_task
     from uitars_nb.tasks.games.game import game_at
     from uitars_nb.tasks.games.person import keep_score, play_by_hand
+    import uitars_nb.tasks.session_pools   # registers the tasks of UITARS_TASKS
     named = f'games/{options.game.removeprefix("games/")}'
     game = game_at(options.game) if '://' in options.game else get_task(named)
     if options.save and not game.folder: raise ValueError('--save keeps the score in a folder; an address has none')

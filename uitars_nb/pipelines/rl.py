@@ -39,7 +39,8 @@ class RLJob(PPOConfig):
     pretrain: int = 60             # batches of value pretraining, at most; 0: none
     lora: int = 0                  # rank of a new LoRA adapter; 0: the model itself learns
     threads: int = 1               # CPU threads of the engine's forward passes
-    # dtype of the weights that play; auto: bfloat16 if the update uses bf16, else float32; int8, w4a8: quantised, on CPUs
+    # dtype of the weights that play; auto: bfloat16 if the update uses bf16, else float32;
+    # int8, w4a8: quantised, on CPUs
     rollout_dtype: RolloutDtype = 'auto'
     devices: int = 1               # GPUs, or processes on a CPU, that learn together; each plays a batch of its own
     strategy: Literal['ddp', 'fsdp'] = 'ddp'   # of several devices; fsdp for a model too large for one

@@ -146,6 +146,11 @@ const scroller = e => {
   return document.documentElement; };
 const way = e => { const box = scroller(e).getBoundingClientRect(), r = e.getBoundingClientRect();
   return r.top + r.height / 2 < Math.max(box.top, 0) + 1 ? 'up' : 'down'; };
+const open = e => {   // its middle receives a click, or no scrolling brings it nearer
+  if (!e) return false;
+  const p = scroller(e), r = e.getBoundingClientRect(), [x, y] = [(r.left + r.right) / 2, (r.top + r.bottom) / 2];
+  const more = way(e) === 'up' ? p.scrollTop > 0 : p.scrollTop + p.clientHeight < p.scrollHeight - 1;
+  return !more || e.contains(document.elementFromPoint(x, y)); };
 '''
 
 async def scroll_to(
@@ -154,11 +159,13 @@ async def scroll_to(
     x: Any = None,  # its `x`
     most: int = 30, # largest number of scrolls
 ) -> AsyncIterator[Action]:
-    "Scroll the container of `element` until the element can be hit."
+    "Scroll the container of `element` until the element's middle can be hit, or as far as it goes."
+    last = None   # direction of the scroll before; one that turns round has passed the best place
     for _ in range(most):
-        if await find_spot(session, element, x): return
-        js = SCROLLER + SPOT + f'const e = {element}; return [way(e), spot(scroller(e), size)]'
-        way, pixel = await session.evaluate('([x, size]) => {' + PRELUDE + js + '}', [x, session.config.size])
+        js = SCROLLER + SPOT + f'const e = {element}; return [open(e), way(e), spot(scroller(e), size)]'
+        open_, way, pixel = await session.evaluate('([x, size]) => {' + PRELUDE + js + '}', [x, session.config.size])
+        if (open_ or last not in (None, way)) and await find_spot(session, element, x): return
+        last = way
         yield Action('scroll', dict(direction=way, point=to_grid(pixel, session.config.size)))
 
 async def scroll_and_click(

@@ -20,7 +20,7 @@ from ...sandbox.browser.chromium import launch
 from ...sandbox.browser.clock import ClockConfig
 from ...sandbox.browser.session import BrowserSession
 from .contract import read_manifest
-from .game import BROWSER, Game, game_at, game_state, load_players, random_action
+from .game import BROWSER, FOLDER, Game, game_at, game_state, load_players, random_action
 
 # %% ../../../nbs/20_tasks/25_games/08_check.ipynb #b3761570
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ async def play_game(
 
 # %% ../../../nbs/20_tasks/25_games/08_check.ipynb #77ad8464
 async def check_determinism(session, game: Game, seed: int = 0, steps: int = 20) -> list[str]:
-    "The same seed and actions give the same screenshots and scores; another seed gives another game."
+    "The same seed and actions give the same screenshots and scores."
     first = await play_game(session, game, at_random, seed, steps, screens=True)
     second = await play_game(session, game, repeat(first.actions), seed, steps, screens=True)
     if first.scores != second.scores:
@@ -170,13 +170,15 @@ def game_from(
     folder = Path(source).resolve()
     manifest = read_manifest(folder)
     if not (folder/'index.html').is_file(): raise FileNotFoundError(f'{folder/"index.html"} is missing')
-    return Game(f'games/{folder.name}', manifest, folder)
+    shipped = folder.is_relative_to(FOLDER.resolve())   # 'lm-tetris' for lm/tetris
+    name = '-'.join(folder.relative_to(FOLDER.resolve()).parts) if shipped else folder.name
+    return Game(f'games/{name}', manifest, folder)
 
 async def check_player(session, game: Game, seeds: Sequence[int]) -> list[str]:
     "`check_verifier` for a game of a folder. One by address has no heuristic player."
     if not game.folder: return []
-    if game.folder.name in load_players(): return await check_verifier(session, game, seeds)
-    return ['it has no heuristic player: register one with tasks.games.game.player']
+    if game.name.removeprefix('games/') in load_players(): return await check_verifier(session, game, seeds)
+    return ['it has no heuristic player: register one with tasks.games.game.player in a module that UITARS_TASKS names']
 
 async def check_game(
     source: Path | str,                # folder or address, as for `game_from`

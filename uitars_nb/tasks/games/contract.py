@@ -15,7 +15,8 @@ from typing import Any
 # %% ../../../nbs/20_tasks/25_games/00_contract.ipynb #18961e27
 @dataclass(frozen=True)
 class Manifest:
-    "Facts of a game. Raises `ValueError` for a budget below 1 or an unknown control."
+    """Facts of a game. Raises `ValueError` for no control, an unknown mouse action, a budget below 1, or a reference of
+    0 or less."""
     id: str                   # name of its folder
     title: str
     rules: str                # the instruction that the agent reads

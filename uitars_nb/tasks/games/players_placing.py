@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['WOOD', 'HEX_PIECES', 'HEX_CELLS', 'HEX_AXES', 'HEX_LINES', 'HEX_NEAR', 'ROLLS', 'place_wood', 'roughness',
-           'play_wood', 'place_hex', 'hex_roughness', 'play_hex', 'drop_block', 'play_merge', 'roll_moves', 'play_cube']
+           'play_wood', 'place_hex', 'hex_roughness', 'play_hex', 'drop_block', 'play_merge', 'read_merge',
+           'roll_moves', 'play_cube']
 
 # %% ../../../nbs/20_tasks/25_games/35_players_placing.ipynb #e948db4e
 import math
@@ -13,7 +14,9 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ...core.types import Action, TaskSpec
-from .game import click_at, drag_between, game_state, player, tap
+from .contract import GameState
+from .game import click_at, drag_between, game_state, player, reading, tap
+from .players_2048 import power
 from .players_paths import keys_to
 
 # %% ../../../nbs/20_tasks/25_games/35_players_placing.ipynb #21ce0177
@@ -145,6 +148,13 @@ async def play_merge(session, spec: TaskSpec) -> AsyncIterator[Action]:
             after = max((then[1] for b in range(5) if (then := drop_block(done[0], b, state['next']))), default=0)
             options.append((done[1] + .7 * after - 3 * (done[0] > 0).sum() - (done[0] > 0).sum(0).max() ** 2, c))
         yield click_at(session, 17 + 25 * (max(options)[1] + .5), 110)
+
+# %% ../../../nbs/20_tasks/25_games/35_players_placing.ipynb #cd1e6111
+@reading('merge-and-double')
+def read_merge(state: GameState) -> str:
+    "The columns, the falling and the next block."
+    stacks = [''.join(power(o) for o in column[::-1] if o) or '.' for column in np.array(state.board['board']).T]
+    return f"{' '.join(stacks)}; {power(state.board['falling']['value'])} then {power(state.board['next'])}"
 
 # %% ../../../nbs/20_tasks/25_games/35_players_placing.ipynb #8576b5e7
 ROLLS = dict(up=((-1, 0), (3, 2, 0, 1, 4, 5)), right=((0, 1), (4, 5, 2, 3, 1, 0)),

@@ -57,7 +57,7 @@ async def use_slider_2(session, spec: TaskSpec) -> AsyncIterator[Action]:
 @oracle('form-sequence')
 async def form_sequence(session, spec: TaskSpec) -> AsyncIterator[Action]:
     "Set the slider, tick the n-th box, and submit."
-    async for action in set_slider(session, "$('#slider')", int(fields(spec)['slider target'])): yield action
+    async for action in set_slider(session, "$('#slider')", int(fields(spec)['slider target']), 20): yield action
     yield await click_on(session, f"$('#checkbox-{fields(spec)['checkbox target']}')")
     yield await click_on(session, SUBMIT)
 
@@ -130,12 +130,13 @@ async def choose_date(session, spec: TaskSpec) -> AsyncIterator[Action]:
 # %% ../../../nbs/20_tasks/10_miniwob/30_oracles_widgets.ipynb #091168a2
 async def type_and_pick(
     session,
-    field: str,   # a JavaScript expression
-    entry: str,   # the suggestion wanted
+    field: str,       # a JavaScript expression
+    entry: str,       # the suggestion wanted
+    typed: str = '',  # what to type; the whole entry by default
 ) -> AsyncIterator[Action]:
     "Type into a field with suggestions and click one."
     option = "$$('.ui-menu-item').find(e => text(e) === x && e.offsetParent)"
-    async for action in type_into(session, field, entry): yield action
+    async for action in type_into(session, field, typed or entry): yield action
     async for action in wait_until(session, option + ' && true', entry): yield action
     yield await click_on(session, option, entry)
 
@@ -174,10 +175,11 @@ AIRPORT = "DOMESTIC_FLIGHTS.find(o => o.startsWith(x + ' (') || o.includes('(' +
 
 @oracle('book-flight', 'book-flight-nodelay')
 async def book_flight(session, spec: TaskSpec) -> AsyncIterator[Action]:
-    "Fill in the two airports and the date, search, and book the best flight."
+    "Type the two airports as they are given, pick them, choose the date, search, and book the best flight."
     f = fields(spec)
     for id, name in (('flight-from', f['from']), ('flight-to', f['to'])):
-        async for action in type_and_pick(session, f"$('#{id}')", await look(session, AIRPORT, name)): yield action
+        entry = await look(session, AIRPORT, name)
+        async for action in type_and_pick(session, f"$('#{id}')", entry, name): yield action
     month, day, _ = map(int, f['date'].split('/'))
     async for action in choose_day(session, "$('#datepicker')", month, day): yield action
     yield await click_on(session, "$('#search')")

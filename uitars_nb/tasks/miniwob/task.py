@@ -153,6 +153,11 @@ class MiniWoB:
         if self.page not in ORACLES: raise LookupError(f'{self.name} has no oracle; {len(ORACLES)} tasks have one')
         return ORACLES[self.page](session, spec)
 
+    async def think_aloud(self, session, spec: TaskSpec) -> str:
+        "What a person would read, locate and compute on the page before acting; '' if nothing."
+        from uitars_nb.tasks.miniwob import lists, think_aloud   # these import every oracle; `lists` registers notes
+        return await think_aloud.think_aloud(session, spec)
+
 # %% ../../../nbs/20_tasks/10_miniwob/00_task.ipynb #1903aa27
 BUDGETS = {
     20: '''
