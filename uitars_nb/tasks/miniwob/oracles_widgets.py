@@ -175,11 +175,12 @@ AIRPORT = "DOMESTIC_FLIGHTS.find(o => o.startsWith(x + ' (') || o.includes('(' +
 
 @oracle('book-flight', 'book-flight-nodelay')
 async def book_flight(session, spec: TaskSpec) -> AsyncIterator[Action]:
-    "Type the two airports as they are given, pick them, choose the date, search, and book the best flight."
+    "Type the two airports as they are given, a code in brackets, pick them, choose the date, search, and book the best flight."
     f = fields(spec)
     for id, name in (('flight-from', f['from']), ('flight-to', f['to'])):
         entry = await look(session, AIRPORT, name)
-        async for action in type_and_pick(session, f"$('#{id}')", entry, name): yield action
+        typed = f'({name})' if name.isupper() else name   # a code alone is found in other airports' names too
+        async for action in type_and_pick(session, f"$('#{id}')", entry, typed): yield action
     month, day, _ = map(int, f['date'].split('/'))
     async for action in choose_day(session, "$('#datepicker')", month, day): yield action
     yield await click_on(session, "$('#search')")
