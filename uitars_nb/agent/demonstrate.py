@@ -36,7 +36,9 @@ NAMED = '''([x, y]) => {
   const boxes = {
     checkbox: 'box', radio: 'radio', submit: 'button', button: 'button', image: 'button', range: 'slider',
     color: 'colour', date: 'date'};
-  const kind = tag === 'input' ? boxes[type] || 'field'
+  const icon = ['trash', 'star', 'reply', 'forward', 'retweet', 'like', 'share', 'more'].find(
+    o => [e, e.parentElement ?? e].some(n => n.classList.contains(o) || n.classList.contains('email-' + o)));
+  const kind = icon ? icon + ' icon' : tag === 'input' ? boxes[type] || 'field'
     : kinds[tag] || (e.className?.includes?.('handle') ? 'handle' : 'spot');
   const label = tag === 'input' ? clean(e.labels?.[0]?.textContent) || (
       boxes[type] ? clean(e.value === 'on' ? '' : e.value) : clean(e.placeholder || e.name))
