@@ -36,13 +36,13 @@ NAMED = '''([x, y]) => {
   const boxes = {
     checkbox: 'box', radio: 'radio', submit: 'button', button: 'button', image: 'button', range: 'slider',
     color: 'colour', date: 'date'};
-  const icon = ['trash', 'star', 'reply', 'forward', 'retweet', 'like', 'share', 'more'].find(
-    o => [e, e.parentElement ?? e].some(n => n.classList.contains(o) || n.classList.contains('email-' + o)));
-  const kind = icon ? icon + ' icon' : tag === 'input' ? boxes[type] || 'field'
-    : kinds[tag] || (e.className?.includes?.('handle') ? 'handle' : 'spot');
   const label = tag === 'input' ? clean(e.labels?.[0]?.textContent) || (
       boxes[type] ? clean(e.value === 'on' ? '' : e.value) : clean(e.placeholder || e.name))
     : tag === 'select' ? clean(e.selectedOptions[0]?.text) : tag === 'textarea' ? '' : clean(e.textContent);
+  const icon = !label && ['trash', 'star', 'reply', 'forward', 'retweet', 'like', 'share', 'more'].find(
+    o => [e, e.parentElement ?? e].some(n => n.classList.contains(o) || n.classList.contains('email-' + o)));
+  const kind = icon ? icon + ' icon' : tag === 'input' ? boxes[type] || 'field'
+    : kinds[tag] || (e.className?.includes?.('handle') ? 'handle' : 'spot');
   const rgb = label ? null : paint(e);
   return [kind, label.length > 30 ? '' : label, rgb && rgb.slice(0, 3)];
 }'''

@@ -16,7 +16,7 @@ from ..sandbox.base import run
 # %% ../../nbs/90_cli/45_games.ipynb #72543400
 @dataclass(frozen=True)
 class GamesOptions:
-    """List the games, or check games in folders or at addresses.
+    """List the games of the project, or check games in folders or at addresses.
 
     A check fails with status 1 and says what is wrong: manifest, seed, verifier, clock, network, player.
 

@@ -28,6 +28,7 @@ from .recipe import Recipe
 from .statistics import (
     Comparison, RunComparison, compare, compare_runs, macro_mean, pass_at_k, success_rate)
 from ..tasks.base import TASKS, get_task, suite
+import uitars_nb.tasks.session_pools   # registers all tasks
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #a28f15f9s1
 def plan(

@@ -146,11 +146,11 @@ const scroller = e => {
   return document.documentElement; };
 const way = e => { const box = scroller(e).getBoundingClientRect(), r = e.getBoundingClientRect();
   return r.top + r.height / 2 < Math.max(box.top, 0) + 1 ? 'up' : 'down'; };
-const open = e => {   // its middle receives a click, or no scrolling brings it nearer
-  if (!e) return false;
-  const p = scroller(e), r = e.getBoundingClientRect(), [x, y] = [(r.left + r.right) / 2, (r.top + r.bottom) / 2];
+const open = e => {   // the middle of a part of it receives a click, or no scrolling brings it nearer
+  const p = scroller(e);
   const more = way(e) === 'up' ? p.scrollTop > 0 : p.scrollTop + p.clientHeight < p.scrollHeight - 1;
-  return !more || e.contains(document.elementFromPoint(x, y)); };
+  return !more || [...e.getClientRects()].some(
+    r => e.contains(document.elementFromPoint((r.left + r.right) / 2, (r.top + r.bottom) / 2))); };
 '''
 
 async def scroll_to(

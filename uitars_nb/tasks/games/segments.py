@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from ...core.types import TaskSpec
 from ..base import SUITES, Outcome, get_task, register
-from .game import Game
+from .game import Game, load_players
 from .midgame import STORED, Midgame, play_opening, remember, saved_game
 
 # %% ../../../nbs/20_tasks/25_games/07_segments.ipynb #33f1cd1c
@@ -24,7 +24,7 @@ LENGTH = 8   # steps of a segment
 class Saved(NamedTuple):
     "A game in progress."
     text: str    # the page's checkpoint
-    steps: int   # of the segments before
+    steps: int   # of its opening and of the segments before
 
 GAMES: dict[str, dict[int, Saved]] = {}   # task -> seed of the last segment -> the game at its end
 BEGUN: dict[str, int] = {}                # task -> games that this process has begun
@@ -34,8 +34,8 @@ PLAYED = WeakKeyDictionary()              # session -> steps of its segment
 # %% ../../../nbs/20_tasks/25_games/07_segments.ipynb #89ff86ca
 @dataclass(frozen=True)
 class Segment(Midgame):
-    """A game that begins where an earlier segment ended. `spec.params['opening_score']` is the score of the segments
-    before. Its verifier earns what `Midgame`'s does."""
+    """A game that begins where an earlier segment ended. `spec.params['opening_score']` is the score before the
+    segment. Its verifier earns what `Midgame`'s does."""
 
     @property
     def max_steps(self) -> int:
@@ -59,9 +59,9 @@ class Segment(Midgame):
 
     async def begin(self, session, spec: TaskSpec) -> Saved:
         "Begin a game. The first ones of a process begin after openings, so that not all games are equally old."
-        moves, begun = 0, BEGUN.get(self.name, 0)
+        moves, begun, new = 0, BEGUN.get(self.name, 0), await saved_game(session)
         BEGUN[self.name] = begun + 1
-        if begun < LIVE:
+        if new and begun < LIVE and self.name.removeprefix('games/').removesuffix(SUFFIX) in load_players():
             moves = random.Random(f'age {spec.seed}').randrange(self.manifest.budget)
             while not await play_opening(session, self, spec, moves):
                 moves //= 2
