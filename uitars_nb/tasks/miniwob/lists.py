@@ -79,6 +79,7 @@ async def posts_read(
     done = await look(session, "$$('.' + x + '.active').length", button)
     return f"{rows}; {done}{' of ' + f['amount'] if 'amount' in f else ''} done"
 
+# %% ../../../nbs/20_tasks/10_miniwob/57_lists.ipynb #be944131
 async def contact_read(
     session,
     spec: TaskSpec,   # of phone-book
@@ -115,6 +116,7 @@ async def tickets_read(
     shown, first = [(words, place) for words, _, place in rows], choose(rows, key=lambda o: float(o[1]))
     return f'{listed(session, shown)}; {best} {first[0]}'
 
+# %% ../../../nbs/20_tasks/10_miniwob/57_lists.ipynb #89ff5a92
 async def options_read(
     session,
     spec: TaskSpec,   # of click-scroll-list
@@ -165,6 +167,7 @@ async def cells_read(
     keys = [fields(spec)['target']] if 'target' in fields(spec) else await look(session, LABELS)
     return ', '.join([f'{key} {listed(session, await visible(session, CELL, key))}' for key in keys])
 
+# %% ../../../nbs/20_tasks/10_miniwob/57_lists.ipynb #9299ba5d
 async def words_counted(
     session,
     spec: TaskSpec,   # of find-word
@@ -206,6 +209,7 @@ async def dishes_read(
     rows = await visible(session, f"{wanted}.filter(e => {more}).map(e => [$('.add', e), e.dataset.item.trim()])", x)
     return f"{done} of {amount} done; {listed(session, rows) or 'not here'}"
 
+# %% ../../../nbs/20_tasks/10_miniwob/57_lists.ipynb #f676586c
 async def page_and_row(
     session,
     spec: TaskSpec,   # of search-engine
@@ -234,6 +238,7 @@ async def shapes_and_sides(
         q => x > q.left && x < q.right && y > q.top && y < q.bottom) }})"""
     return listed(session, await visible(session, js)) or 'none left'
 
+# %% ../../../nbs/20_tasks/10_miniwob/57_lists.ipynb #f26a0965
 async def number_judged(
     session,
     spec: TaskSpec,   # of generate-number

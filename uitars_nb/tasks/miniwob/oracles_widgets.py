@@ -175,7 +175,7 @@ AIRPORT = "DOMESTIC_FLIGHTS.find(o => o.startsWith(x + ' (') || o.includes('(' +
 
 @oracle('book-flight', 'book-flight-nodelay')
 async def book_flight(session, spec: TaskSpec) -> AsyncIterator[Action]:
-    "Type the two airports as they are given, a code in brackets, pick them, choose the date, search, and book the best flight."
+    "Type the two airports, a code in brackets, pick them, choose the date, search, and book the best flight."
     f = fields(spec)
     for id, name in (('flight-from', f['from']), ('flight-to', f['to'])):
         entry = await look(session, AIRPORT, name)
