@@ -87,21 +87,22 @@ def quoted(
 async def describe_action(
     session,          # in the state before the action
     action: Action,
+    name=name_at,     # coroutine of session and point: what lies there
 ) -> str:
     "Return the action in words, with the elements at its points."
     args = action.args
     if action.name == 'drag':
-        start, end = [await name_at(session, args[k]) for k in ('start_point', 'end_point')]
+        start, end = [await name(session, args[k]) for k in ('start_point', 'end_point')]
         return f'drag {start} to {end}' if start and end else 'drag'
     if action.name in VERBS:
-        return f"{VERBS[action.name]} {await name_at(session, args['point']) if 'point' in args else ''}".strip()
+        return f"{VERBS[action.name]} {await name(session, args['point']) if 'point' in args else ''}".strip()
     if action.name == 'type': return f"type {quoted(args['content'])}"
     return ' '.join([action.name, *(str(args[k]) for k in ('key', 'direction') if k in args)])
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #46b3561f
 class Demonstrator(OracleAgent):
     """Plays a task's scripted solution. Its thought is what the task reads on its screen (`think_aloud`, if it has one)
-    and a description of the action."""
+    and a description of the action, in which the task may name the places (`name_at`, if it has one)."""
     def __init__(self, session, task, spec):
         super().__init__(session, task, spec)
         self.session, self.task, self.spec = session, task, spec
@@ -111,8 +112,13 @@ class Demonstrator(OracleAgent):
         reply = await super().act(steps, obs)
         aloud = getattr(self.task, 'think_aloud', None)   # what the task reads on its screen
         words = [await aloud(self.session, self.spec) if aloud else '',
-                 await describe_action(self.session, reply.actions[0])]
+                 await describe_action(self.session, reply.actions[0], self.name_at)]
         return Reply('; '.join(o for o in words if o), reply.actions)
+
+    async def name_at(self, session, point: tuple[int, int]) -> str:
+        "What lies at a point: the task's name for it, else the element's."
+        own = getattr(self.task, 'name_at', None)
+        return (own and await own(session, point)) or await name_at(session, point)
 
 # %% ../../nbs/40_agent/20_demonstrate.ipynb #a0d3f13d
 class SuboptimalExpert(Demonstrator):

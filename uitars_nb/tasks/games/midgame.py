@@ -97,6 +97,10 @@ class Midgame(Game):
         "What a thought reads on the game's screen."
         return await get_task(self.name.rpartition('-')[0]).think_aloud(session, spec)
 
+    async def name_at(self, session, point: tuple[int, int]) -> str:
+        "What a thought calls the place of a click on the game's screen."
+        return await get_task(self.name.rpartition('-')[0]).name_at(session, point)
+
 # %% ../../../nbs/20_tasks/25_games/06_midgame.ipynb #ade13902
 def midgame_of(
     game: Game,
