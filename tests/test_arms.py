@@ -89,7 +89,7 @@ def test_seeds_run_at_the_same_time_and_one_that_fails_costs_the_others_nothing(
     assert curves[:3].equals(kept) and curves.loc[3, 'variant'] == 'b' and curves.loc[3, 'process'] == os.getpid()
 
 
-@pytest.mark.parametrize('notebook, last', [('ppo_grpo', ''), ('decoupled_gae', 'critics'), ('async_rollout', 'last')])
+@pytest.mark.parametrize('notebook, last', [('ppo_grpo', ''), *(pytest.param(*o, marks=pytest.mark.slow) for o in (('decoupled_gae', 'critics'), ('async_rollout', 'last')))])
 def test_a_local_run_does_not_touch_a_report(notebook, last, tmp_path):
     "A report of all arms and two seeds, a run of one of each."
     report, run = tmp_path/'report', tmp_path/'run'

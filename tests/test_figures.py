@@ -152,7 +152,7 @@ def test_a_soak_sees_an_episode_that_is_counted_twice():
     assert (ledger.drawn, ledger.whole, ledger.doubled) == (3, 2, 1), 'one is nowhere, and one was counted twice: they do not cancel out'
 
 
-@pytest.mark.parametrize('report, notebook', [('dynamics', 'dynamics'), ('cloning', 'main'), ('scaling', 'scaling')])
+@pytest.mark.parametrize('report, notebook', [('cloning', 'main'), *(pytest.param(*o, marks=pytest.mark.slow) for o in (('dynamics', 'dynamics'), ('scaling', 'scaling')))])
 def test_a_report_is_drawn_again_from_its_files(report, notebook, tmp_path):
     "`-p play False`: the same figures to the byte, and nothing measured is touched."
     before, home = root/'reports'/report, tmp_path/report

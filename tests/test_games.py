@@ -250,11 +250,12 @@ def test_a_game_in_a_folder_of_ones_own(tmp_path):
     (folder/'late.js').write_text(PLAIN[1])
     (folder/'manifest.json').write_text(json.dumps(dict(id='follow', title='Follow', rules='Press.', keys=['left', 'up', 'right', 'down'], mouse=[], budget=20)))
     (tmp_path/'own_games.py').write_text(OWN)
-    called = lambda **env: subprocess.run([sys.executable, '-m', 'uitars_nb', 'games', 'check', 'own/follow', '--seeds', '2'],
-                                          cwd=tmp_path, env=os.environ | dict(PYTHONPATH='.') | env, capture_output=True, text=True)
-    known, unknown = called(UITARS_TASKS='own_games'), called(UITARS_TASKS='')
+    called = lambda own, *words: subprocess.run([sys.executable, '-m', 'uitars_nb', 'games', *words], cwd=tmp_path,
+                                                env=os.environ | dict(PYTHONPATH='.', UITARS_TASKS=own), capture_output=True, text=True)
+    known, unknown = (called(o, 'check', 'own/follow', '--seeds', '2') for o in ('own_games', ''))
     assert (known.returncode, unknown.returncode) == (0, 1), known.stdout + known.stderr
     assert 'keeps the contract' in known.stdout and 'UITARS_TASKS' in unknown.stdout
+    assert [o.split()[:2] for o in called('own_games', 'list').stdout.splitlines()][-1] == ['games/follow', 'Follow']
 
 
 def test_games_of_the_benchmark_are_checked_with_their_own_player():

@@ -145,6 +145,7 @@ def test_an_adapter_practises_alone_and_goes_on_after_a_kill(tmp_path):
     assert all(torch.equal(v, trained[k]) for k, v in published(tmp_path, 0, 4).items())
 
 
+@pytest.mark.slow
 def test_value_pretraining_that_was_killed_learns_from_what_was_played(tmp_path):
     "It keeps no checkpoint: its batches are there, and are gone through again."
     assert script('reinforce_run', tmp_path, '--value', '--die', 2).returncode == -9

@@ -16,7 +16,7 @@ from ..sandbox.base import run
 # %% ../../nbs/90_cli/45_games.ipynb #72543400
 @dataclass(frozen=True)
 class GamesOptions:
-    """List the games of the project, or check games in folders or at addresses.
+    """List the games, or check games in folders or at addresses.
 
     A check fails with status 1 and says what is wrong: manifest, seed, verifier, clock, network, player.
 
@@ -40,10 +40,13 @@ def games(options: GamesOptions) -> int:
     return int(any(found.values()))
 
 def game_rows() -> list[list]:
-    "A header, and a row for each game."
-    from uitars_nb.tasks.base import SUITES, get_task
-    import uitars_nb.tasks.games.game   # registers them
-    tasks = [get_task(o) for suite in ('games/all', 'games/lm') for o in SUITES[suite]]
+    "A header, and a row for each game, those of `UITARS_TASKS` last."
+    from uitars_nb.tasks.base import SUITES, TASKS
+    from uitars_nb.tasks.games.game import Game
+    import uitars_nb.tasks.session_pools   # registers the tasks of UITARS_TASKS
+    first = [*SUITES['games/all'], *SUITES['games/lm']]
+    added = [k for k, o in TASKS.items() if type(o) is Game and k not in first]   # subclasses are parts of a game
+    tasks = [TASKS[o] for o in first + added]
     time = lambda o: 'real time' if o.manifest.real_time else 'turns'
     rows = [[o.name, o.manifest.title, o.max_steps, f'{o.reference:g}', time(o)] for o in tasks]
     return [['game', 'title', 'steps', 'reference', 'time'], *rows]

@@ -13,7 +13,7 @@ __all__ = ['ONE_CLICK', 'STILL', 'SHOWN', 'ENTRY', 'UNFOLDED', 'ASKED', 'WAY', '
 from collections.abc import AsyncIterator, Iterable
 
 from ...core.types import Action, TaskSpec
-from ..oracle_helpers import SUBMIT, click_on, fields, look, wait_until
+from ..oracle_helpers import SUBMIT, click_on, fields, look, scroll_and_click, wait_until
 from .task import oracle
 
 # %% ../../../nbs/20_tasks/10_miniwob/10_oracles_click.ipynb #0e8cef87
@@ -127,7 +127,7 @@ async def click_collapsible_2(session, spec: TaskSpec) -> AsyncIterator[Action]:
         yield await click_on(session, "$$('#area h3')[x]", i)
         async for action in wait_until(session, STILL): yield action
         if await look(session, f'!!{SHOWN}', target): break
-    yield await click_on(session, SHOWN, target)
+    async for action in scroll_and_click(session, SHOWN, target): yield action
 
 # %% ../../../nbs/20_tasks/10_miniwob/10_oracles_click.ipynb #61d321a2
 @oracle('click-tab-2', 'click-tab-2-easy', 'click-tab-2-medium', 'click-tab-2-hard')

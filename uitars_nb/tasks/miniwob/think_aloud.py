@@ -163,10 +163,10 @@ async def spelled(
     session,
     js: str,   # elements with a text
 ) -> str:
-    "Return each visible element's position and text."
+    "Return the position and text of each element that is wholly on the screen."
     found = await look(session,
-                       f"{js}.map(e => [text(e), e.getClientRects()[0]]).filter(([t, r]) => r && r.bottom < "
-                       f"innerHeight).map(([t, r]) => [t, (r.left + r.right) / 2, (r.top + r.bottom) / 2])")
+                       f"{js}.map(e => [text(e), e.getClientRects()[0]]).filter(([t, r]) => r && r.bottom <= x)"
+                       ".map(([t, r]) => [t, (r.left + r.right) / 2, (r.top + r.bottom) / 2])", session.config.size[1])
     return ' '.join(f'{points(session, [place])} {text}' for text, *place in found)
 
 async def letters_read(
