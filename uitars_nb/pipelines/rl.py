@@ -37,6 +37,7 @@ class RLJob(PPOConfig):
     curriculum: Literal['uniform', 'learnable'] = 'uniform'   # draw tasks uniformly, or by p (1 - p) of their success p
     revisit: float = 0.            # share of instances played again because their samples differed; needs samples of 2
     pretrain: int = 60             # batches of value pretraining, at most; 0: none
+    replay_failures: bool = False  # replay failed demonstrations too, such as games below their reference
     lora: int = 0                  # rank of a new LoRA adapter; 0: the model itself learns
     threads: int = 1               # CPU threads of the engine's forward passes
     # dtype of the weights that play; auto: bfloat16 if the update uses bf16, else float32;
@@ -90,19 +91,18 @@ def check_rollout_dtype(
 
 # %% ../../nbs/85_pipelines/30_rl.ipynb #4fcdba06
 def replay_stream(
+    job: RLJob,
     out: Path,                # directory of the run
     start: Path,              # the checkpoint whose tokenizer is used
     stores: Sequence[Path],   # directories of demonstrations
     max_tokens: int,          # of a reply
-    batch: int,               # demonstrated steps
-    seed: int,
 ):
     "Endless demonstrations, equally many of each task. Raises `FileNotFoundError` for a directory without episodes."
     from uitars_nb.flywheel.examples import by_task
     from uitars_nb.flywheel.streams import Stream
-    sources = Sources(demonstrations=tuple(stores))
+    sources = Sources(demonstrations=tuple(stores), failures=job.replay_failures)
     parts = by_task(corpora(first_policy(str(start)), out, sources, reply=max_tokens)['demonstrations'])
-    return Stream(parts, dict.fromkeys(parts, 1.), batch, seed)
+    return Stream(parts, dict.fromkeys(parts, 1.), job.replay_batch, job.seed)
 
 # %% ../../nbs/85_pipelines/30_rl.ipynb #510ce18c
 def actor_config(
@@ -146,8 +146,7 @@ def run_rl(
     if job.lora: start = adapter_of(out, str(start), job.lora, job.seed)
     hardware, config = rl_hardware(job, start, out), ppo_config(job)
     actor = actor_config(job, play, start, names, hardware.plays if job.rollout_dtype == 'auto' else job.rollout_dtype)
-    replayed = None
-    if replay_stores: replayed = replay_stream(out, start, replay_stores, play.max_tokens, job.replay_batch, job.seed)
+    replayed = replay_stream(job, out, start, replay_stores, play.max_tokens) if replay_stores else None
     critic = None
     with report_interrupt(lambda: kept_updates(out)):
         if job.pretrain and job.algorithm == 'ppo':
