@@ -1,4 +1,6 @@
 "Every notebook runs top to bottom in a process of its own; one that hangs is named."
+import json, re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,14 @@ def test_notebook(path):
 
 
 def test_the_long_ones_exist(): assert {*LONG} <= {*map(named, books)}
+
+
+def test_stored_pages_show_files_as_they_are():
+    "A page was run after the last change of the files that it displays, such as `Code('shop.py')`."
+    shown = []
+    for path in books:
+        for c in json.loads(path.read_text())['cells']:
+            if not (m := re.fullmatch(r"Code\('([\w.]+)'\)", ''.join(c['source']).strip())): continue
+            text = unescape(re.sub('<[^>]+>', '', ''.join(c['outputs'][0]['data']['text/html'])))
+            shown.append((m[1], (path.parent/m[1]).read_text().strip() in text))
+    assert len(shown) >= 3 and [name for name, same in shown if not same] == []

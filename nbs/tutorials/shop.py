@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+from uitars_nb.core.coordinates import to_pixel
 from uitars_nb.tasks.base import SUITES, Outcome, register
 from uitars_nb.tasks.oracle_helpers import click_on
 
@@ -35,9 +36,15 @@ class Shop:
         return Outcome(float(paid and right), paid and right, done=paid)
 
     async def oracle(self, session, spec):
-        "Put the wanted goods that are missing into the basket, then pay."
-        basket = await session.evaluate('basket')
-        for id in [*(o for o in self.order(spec)[1] if o not in basket), 'pay']: yield await click_on(session, '$(x)', f'#{id}')
+        "Add the wanted goods that are missing, remove what nobody wants, then pay."
+        wanted, basket = self.order(spec)[1], await session.evaluate('basket')
+        missing, wrong = [o for o in wanted if o not in basket], [o for o in basket if o not in wanted]
+        for id in [*missing, *wrong, 'pay']: yield await click_on(session, '$(x)', f'#{id}')
+
+    async def name_at(self, session, point):
+        "What a demonstrator's thought calls the place of a click: the item of the row."
+        x, y = to_pixel(point, session.config.size)
+        return await session.evaluate(f"document.elementFromPoint({x}, {y}).closest('li')?.firstChild.textContent ?? ''")
 
 
 SUITES['shop/all'] = [register(Shop()).name]
