@@ -88,7 +88,7 @@ def test_errors_say_what_to_do(folders, tmp_path):
 
 def test_rl_with_an_int8_actor(folders, tmp_path):
     "The actor samples from int8 weights and stores their log-probabilities; the trainer's own weigh its tokens."
-    job = RLJob(algorithm='grpo', updates=2, batch=4, samples=2, minibatches=1, epochs=1, pretrain=0, replay_weight=0., rollout_dtype='int8', staleness=0)
+    job = RLJob(algorithm='grpo', updates=2, batch=4, samples=2, minibatches=1, epochs=1, pretrain=0, replay_weight=0., rollout_dtype='int8', staleness=0, keep_policies=1)
     run_rl(job, PlayOptions('miniwob/click-test', 8, 2, 1, 2), folders[0], tmp_path)
     exact = Policy.to_play(folders[0], dtype='float32')
 
@@ -100,6 +100,8 @@ def test_rl_with_an_int8_actor(folders, tmp_path):
     changes = [change(o) for o in Store(tmp_path/'rank-0/store') if not o.steps[0].completion.versions[0]]   # before the first update
     assert len(changes) == 4 and 1e-3 < np.mean(changes) < .2
     assert len(read_metrics(tmp_path)) == 2
+    weights = [(tmp_path/o/'model.safetensors').read_bytes() for o in ('policy-1', 'policy-2', 'policy')]   # of `keep_policies`
+    assert weights[0] != weights[1] == weights[2]
 
 
 def test_rollouts_that_cannot_be_quantised(tmp_path, monkeypatch):

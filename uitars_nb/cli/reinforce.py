@@ -33,7 +33,8 @@ class ReinforceOptions:
     """
     out: Annotated[Path, POSITIONAL]       # directory of the run; resumed where it exists
     start: Path                            # a checkpoint's directory
-    # verifier, scored (partial success), random (a control), outcome:DIR (a model) or MODULE:NAME
+    # verifier, scored (partial success), gain (share of steps that raise the task's signal), random (a control),
+    # outcome:DIR (a model) or MODULE:NAME
     reward: str = 'verifier'
     replay_stores: tuple[Path, ...] = ()   # directories of demonstrations to replay: an SFT loss beside each step
     play: Annotated[PlayOptions, FLAT] = PlayOptions()

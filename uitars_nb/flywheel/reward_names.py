@@ -10,10 +10,10 @@ import inspect
 from typing import Any
 
 from ..core.plugins import load_plugin
-from .rewards import RandomReward, RewardSource, TaskVerifier
+from .rewards import GainReward, RandomReward, RewardSource, TaskVerifier
 
 # %% ../../nbs/60_flywheel/34_reward_names.ipynb #0abc9a32
-NAMED = dict(verifier=TaskVerifier, scored=lambda: TaskVerifier(scored=True), random=RandomReward)
+NAMED = dict(verifier=TaskVerifier, scored=lambda: TaskVerifier(scored=True), gain=GainReward, random=RandomReward)
 
 def outcome_reward(
     path: str,   # directory of a judge's weights
@@ -54,7 +54,9 @@ def plugin_reward(
         f'returns a flywheel.rewards.Reward')
 
 def named_reward(
-    name: str,   # 'verifier', 'scored' (partial success), 'random' (a control), 'outcome:DIR' (a model), or MODULE:NAME
+    # 'verifier', 'scored' (partial success), 'gain' (share of steps that raise the task's signal), 'random' (a control),
+    # 'outcome:DIR' (a model), or MODULE:NAME
+    name: str,
 ) -> RewardSource:
     """Return the reward source of that name. Raises `ValueError` for an unknown name or a plugin of the wrong kind,
     `FileNotFoundError` for a missing module or model."""

@@ -38,6 +38,7 @@ class RLJob(PPOConfig):
     revisit: float = 0.            # share of instances played again because their samples differed; needs samples of 2
     pretrain: int = 60             # batches of value pretraining, at most; 0: none
     replay_failures: bool = False  # replay failed demonstrations too, such as games below their reference
+    keep_policies: int = 0         # updates between policies that are kept, in policy-N; 0: the last one alone
     lora: int = 0                  # rank of a new LoRA adapter; 0: the model itself learns
     threads: int = 1               # CPU threads of the engine's forward passes
     # dtype of the weights that play; auto: bfloat16 if the update uses bf16, else float32;
@@ -48,7 +49,7 @@ class RLJob(PPOConfig):
 
     def __post_init__(self):
         ppo_config(self)
-        check_numbers(self, positive='threads devices', weights='updates critic_lr pretrain lora')
+        check_numbers(self, positive='threads devices', weights='updates critic_lr pretrain lora keep_policies')
         ActorConfig('', (), batch=self.batch, samples=self.samples, dynamic_sampling=self.dynamic_sampling,
                     staleness=self.staleness, revisit=self.revisit)
         if self.curriculum not in KINDS:
@@ -102,7 +103,7 @@ def replay_stream(
     from uitars_nb.flywheel.streams import Stream
     sources = Sources(demonstrations=tuple(stores), failures=job.replay_failures)
     parts = by_task(corpora(first_policy(str(start)), out, sources, reply=max_tokens)['demonstrations'])
-    return Stream(parts, dict.fromkeys(parts, 1.), job.replay_batch, job.seed)
+    return Stream(parts, dict.fromkeys(parts, 1.), job.replay_batch, job.seed, pool=1)   # all tasks in each batch
 
 # %% ../../nbs/85_pipelines/30_rl.ipynb #510ce18c
 def actor_config(
@@ -124,7 +125,8 @@ def rl_hardware(job: RLJob, start: Path, out: Path):
     "Precision and devices of the trainer; a run that has begun keeps its precision."
     from uitars_nb.train.reinforce import choose_hardware
     strategy = job.strategy if job.devices > 1 else 'auto'
-    return replace(choose_hardware(start, out, out / 'value'), devices=job.devices, strategy=strategy)
+    return replace(choose_hardware(start, out, out / 'value'), devices=job.devices, strategy=strategy,
+                   keep_policies=job.keep_policies)
 
 # %% ../../nbs/85_pipelines/30_rl.ipynb #3f2bbd08
 def run_rl(

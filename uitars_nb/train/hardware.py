@@ -36,6 +36,7 @@ class Hardware:
     nodes: int = 1
     strategy: str = 'auto'        # 'auto' | 'ddp' | 'fsdp'
     keep_every: int = 5           # updates between checkpoints
+    keep_policies: int = 0        # updates between policies that are kept, in policy-N; 0: the last one alone
 
     def __post_init__(self):
         if self.precision == '16-mixed':

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['RANK', 'APART', 'RolloutFeed', 'learner_threads', 'device_config', 'resume_actor', 'weights_of', 'trainable_state',
-           'AfterUpdate', 'last_update', 'check_slope', 'validation_actor', 'Fixed', 'pretrain_value', 'reinforce']
+           'keep_policy', 'AfterUpdate', 'last_update', 'check_slope', 'validation_actor', 'Fixed', 'pretrain_value',
+           'reinforce']
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
 import inspect, os, re, warnings
@@ -130,22 +131,33 @@ def trainable_state(
     state = model.state_dict()
     return {k: state[k] for k in learned_names(model)} if has_adapter(model) else state
 
+# %% ../../nbs/70_train/32_reinforce.ipynb #4df8324b
+def keep_policy(
+    trainer: L.Trainer,
+    module: PPO,
+    path: Path,    # the run's directory
+):
+    "Save the present policy in `policy-N`, where N is the number of updates."
+    state = full_state(module.model)   # all devices have to call this
+    if trainer.is_global_zero: module.policy.save(path/f'policy-{module.version}', state=state)
+
 class AfterUpdate(L.Callback):
     "Publishes weights, saves checkpoints and ends the run."
     def __init__(self,
         feed: RolloutFeed,
         updates: int,        # of the run
-        keep_every: int,     # updates between checkpoints
+        hardware: Hardware,  # says how often checkpoints and policies are kept
     ):
-        self.feed, self.updates, self.keep_every = feed, updates, keep_every
+        self.feed, self.updates, self.hardware = feed, updates, hardware
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         "Publish the weights, save a checkpoint if it is time, and stop after the last update."
         path = self.feed.path/f'rank-{trainer.global_rank}'/f'weights-{module.version % 2}.safetensors'
         save_file(weights_of(trainable_state(module.model)), path)
         self.feed.actor.publish(path, module.version)
-        over = module.version >= self.updates
-        if over or module.version % self.keep_every == 0: trainer.save_checkpoint(self.feed.path/'last.ckpt')
+        over, due = module.version >= self.updates, lambda every: every and module.version % every == 0
+        if over or due(self.hardware.keep_every): trainer.save_checkpoint(self.feed.path/'last.ckpt')
+        if due(self.hardware.keep_policies): keep_policy(trainer, module, self.feed.path)
         trainer.should_stop = over
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #3a1f0c02
@@ -317,7 +329,7 @@ def reinforce(
         feed, module, start = _prepare(policy, path, actor, config, critic, reward, demos)
         if start >= config.updates: _restore(module, path/'last.ckpt'); _save(module, path, made)
         else:
-            callbacks = [AfterUpdate(feed, config.updates, hardware.keep_every), *callbacks]
+            callbacks = [AfterUpdate(feed, config.updates, hardware), *callbacks]
             trainer = rl_trainer(path, hardware, callbacks, progress)
             _train(trainer, module, feed, made, path/'last.ckpt' if start else None)
     return path/'policy'
