@@ -100,8 +100,8 @@ def test_rl_with_an_int8_actor(folders, tmp_path):
     changes = [change(o) for o in Store(tmp_path/'rank-0/store') if not o.steps[0].completion.versions[0]]   # before the first update
     assert len(changes) == 4 and 1e-3 < np.mean(changes) < .2
     assert len(read_metrics(tmp_path)) == 2
-    weights = [(tmp_path/o/'model.safetensors').read_bytes() for o in ('policy-1', 'policy-2', 'policy')]   # of `keep_policies`
-    assert weights[0] != weights[1] == weights[2]
+    assert (tmp_path/'policy-1/model.safetensors').exists()   # of `keep_policies`
+    assert (tmp_path/'policy-2/model.safetensors').read_bytes() == (tmp_path/'policy/model.safetensors').read_bytes()
 
 
 def test_rollouts_that_cannot_be_quantised(tmp_path, monkeypatch):
