@@ -18,7 +18,7 @@ settings.load_profile('shared machine')
 
 def pytest_xdist_auto_num_workers(config):
     "More workers than there are cores, since many tests wait; each has a gigabyte or two."
-    return min(8, os.cpu_count() + (3 if os.cpu_count() < 4 else 1))
+    return min(8, os.cpu_count() + (3 if os.cpu_count() < 3 else 2))
 
 
 def wide(function):

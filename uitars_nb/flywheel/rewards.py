@@ -60,11 +60,11 @@ class TaskVerifier:
 # %% ../../nbs/60_flywheel/30_rewards.ipynb #58fe87e5
 @dataclass(frozen=True)
 class GainReward:
-    "The share of the steps that raised the task's signal. An episode in which all did counts as a success."
+    "The share of the steps that raised the task's signal; 1 if all did or the task succeeded, which is a success."
     async def __call__(self, traj: Trajectory) -> Reward:
         "Return the reward by the gains of the steps. Raises `ValueError` for an environment failure."
         gained = [o.reward > 0 for o in check_played(traj).steps]
-        share = sum(gained) / max(1, len(gained))
+        share = 1. if traj.success else sum(gained) / max(1, len(gained))
         return Reward(share, share == 1, 'gain')
 
 # %% ../../nbs/60_flywheel/30_rewards.ipynb #5c1f0a11

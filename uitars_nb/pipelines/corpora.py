@@ -143,5 +143,5 @@ def _raise_empty(kind, sources):
         raise ValueError(f'no step in {where} shows what was done: none is followed by another screen of its episode')
     if kind != 'demonstrations': return
     why = ('no episode holds an action' if sources.failures else 'no episode succeeded; uitars-nb show says how they '
-           'ended, and --failures imitates them all the same')
+           'ended, and --failures (--replay_failures in RL) imitates them all the same')
     raise ValueError(f'there is nothing to imitate in {where}: {why}')

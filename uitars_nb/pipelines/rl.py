@@ -103,7 +103,7 @@ def replay_stream(
     from uitars_nb.flywheel.streams import Stream
     sources = Sources(demonstrations=tuple(stores), failures=job.replay_failures)
     parts = by_task(corpora(first_policy(str(start)), out, sources, reply=max_tokens)['demonstrations'])
-    return Stream(parts, dict.fromkeys(parts, 1.), job.replay_batch, job.seed, pool=1)   # all tasks in each batch
+    return Stream(parts, dict.fromkeys(parts, 1.), job.replay_batch, job.seed, pool=1)   # each batch is balanced
 
 # %% ../../nbs/85_pipelines/30_rl.ipynb #510ce18c
 def actor_config(

@@ -156,8 +156,8 @@ class AfterUpdate(L.Callback):
         save_file(weights_of(trainable_state(module.model)), path)
         self.feed.actor.publish(path, module.version)
         over, due = module.version >= self.updates, lambda every: every and module.version % every == 0
-        if over or due(self.hardware.keep_every): trainer.save_checkpoint(self.feed.path/'last.ckpt')
         if due(self.hardware.keep_policies): keep_policy(trainer, module, self.feed.path)
+        if over or due(self.hardware.keep_every): trainer.save_checkpoint(self.feed.path/'last.ckpt')
         trainer.should_stop = over
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #3a1f0c02
@@ -207,7 +207,7 @@ def _begin(path, policy, actor, hardware, reward, field, config, **more):
     parameters = {'policy': str(policy), 'weights': fingerprint(policy), 'actor': asdict(actor),
                   field: asdict(config), 'hardware': asdict(hardware), 'reward': _named(reward)}
     usual = {'actor': defaults(ActorConfig), field: defaults(type(config)), 'hardware': defaults(Hardware)}
-    free = tuple(f'actor.{o}' for o in ('browsers', 'pages', 'threads', 'manager'))
+    free = (*(f'actor.{o}' for o in ('browsers', 'pages', 'threads', 'manager')), 'hardware.keep_policies')
     return Run(path, parameters | more, usual=usual, free=free)
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #f34f6c1f

@@ -88,7 +88,7 @@ PLACE_NAMES: dict[str, PlaceName | None] = {}   # game -> what a thought calls t
 
 def reading(
     name: str,                        # of a game, without 'games/'
-    place: PlaceName | None = None,   # names what lies at a place; None: clicks are not named
+    place: PlaceName | None = None,   # names what lies at a place; None: the page's element is named
 ) -> Callable[[Reading], Reading]:
     "Decorator: register a function that puts the visible state of a game into a few words."
     def wrap(f):

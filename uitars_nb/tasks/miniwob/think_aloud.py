@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...core.types import TaskSpec
-from ..oracle_helpers import at, fields, look
+from ..oracle_helpers import at, fields, find_spot, look
 from .oracles_click import SHOWN, targets
 from .oracles_drag import ITEMS, SHAPES, belongs, sorting_task
 from .oracles_games import BOARD
@@ -165,7 +165,7 @@ async def spelled(
 ) -> str:
     "Return the position and text of each element that is wholly on the screen."
     found = await look(session,
-                       f"{js}.map(e => [text(e), e.getClientRects()[0]]).filter(([t, r]) => r && r.bottom <= x)"
+                       f"{js}.map(e => [text(e), e.getClientRects()[0]]).filter(([t, r]) => r && r.top >= 0 && r.bottom <= x)"
                        ".map(([t, r]) => [t, (r.left + r.right) / 2, (r.top + r.bottom) / 2])", session.config.size[1])
     return ' '.join(f'{points(session, [place])} {text}' for text, *place in found)
 
@@ -183,11 +183,12 @@ async def links_read(
     session,
     spec: TaskSpec,   # of click-tab-2, click-collapsible-2 or a variant
 ) -> str:
-    "Return the open section, its links one by one, and whether the requested one is among them."
+    "Return the open section, its links on the screen one by one, and whether the requested one is among them."
     open_ = await look(session, OPEN)
     if not open_: return 'all closed'
-    found = await look(session, f"""(x => {SHOWN} ? 'here' : 'not here')(text($('#query')).match(/"(.*)"/)?.[1])""")
-    return f"{open_}: {await spelled(session, LINKS)}; {found}"
+    wanted = await look(session, """text($('#query')).match(/"(.*)"/)?.[1]""")
+    here = await find_spot(session, SHOWN, wanted) is not None
+    return f"{open_}: {await spelled(session, LINKS)}; {'here' if here else 'not here'}"
 
 async def next_synonym(
     session,
