@@ -165,7 +165,8 @@ async def spelled(
 ) -> str:
     "Return the position and text of each element that is wholly on the screen."
     found = await look(session,
-                       f"{js}.map(e => [text(e), e.getClientRects()[0]]).filter(([t, r]) => r && r.top >= 0 && r.bottom <= x)"
+                       f"{js}.map(e => [text(e), e.getClientRects()[0]])"
+                       ".filter(([t, r]) => r && r.top >= 0 && r.bottom <= x)"
                        ".map(([t, r]) => [t, (r.left + r.right) / 2, (r.top + r.bottom) / 2])", session.config.size[1])
     return ' '.join(f'{points(session, [place])} {text}' for text, *place in found)
 
