@@ -8,8 +8,8 @@ from uitars_nb.agent.policy_agent import PolicyAgent
 from uitars_nb.core.runs import read_jsonl
 from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, ContextExceeded, Observation, Step, TaskSpec, Trajectory, StopReason
-from uitars_nb.flywheel.annotation.interactive import LIMITS, Annotated, Annotating, Decision, AnnotationDesk, Proposal, DecisionRequest, draw_proposals, proposals_of
-from uitars_nb.flywheel.annotation.page import annotating
+from uitars_nb.flywheel.annotation.interactive import LIMITS, AnnotatedAgent, AnnotatedAgents, Decision, AnnotationDesk, Proposal, DecisionRequest, draw_proposals, proposals_of
+from uitars_nb.flywheel.annotation.page import serve_desk
 from uitars_nb.sandbox.browser.clock import ClockConfig
 from uitars_nb.sandbox.browser.session import BrowserConfig
 from uitars_nb.sandbox.browser.pool import BrowserPool
@@ -58,7 +58,7 @@ async def test_who_waits_is_told_of_a_new_question():
 
 async def test_at_the_end_nobody_is_left_waiting(capfd):
     import httpx
-    async with annotating(desk := AnnotationDesk(), 'secret') as address, httpx.AsyncClient(base_url=address.partition('#')[0], headers=dict(authorization='Bearer secret'), timeout=60) as client:
+    async with serve_desk(desk := AnnotationDesk(), 'secret') as address, httpx.AsyncClient(base_url=address.partition('#')[0], headers=dict(authorization='Bearer secret'), timeout=60) as client:
         waiting = asyncio.ensure_future(client.get('/next', params=dict(annotator='Ann')))
         while 'Ann' not in desk.leases.heard: await asyncio.sleep(.01)
         await desk.close()
@@ -71,7 +71,7 @@ async def test_at_the_end_nobody_is_left_waiting(capfd):
 async def test_a_service_that_ends_tells_those_who_wait(capfd):
     import httpx
     async with httpx.AsyncClient(headers=dict(authorization='Bearer secret'), timeout=60) as client:
-        async with annotating(desk := AnnotationDesk(), 'secret') as address:
+        async with serve_desk(desk := AnnotationDesk(), 'secret') as address:
             waiting = asyncio.ensure_future(client.get(address.partition('#')[0] + 'next', params=dict(annotator='Ann')))
             while 'Ann' not in desk.leases.heard: await asyncio.sleep(.01)
         assert (await waiting).json()['over']
@@ -105,7 +105,7 @@ async def test_a_prompt_that_does_not_fit_ends_no_annotators_episode():
     class Fine:
         async def act(self, steps, obs): return Reply('so', (click(3),))
     desk = AnnotationDesk()
-    acting = asyncio.ensure_future(Annotated(desk, TaskSpec('demo/choose'), [Full(), Fine()]).act([], SCREEN))
+    acting = asyncio.ensure_future(AnnotatedAgent(desk, TaskSpec('demo/choose'), [Full(), Fine()]).act([], SCREEN))
     got = await desk.take('Ann')
     assert [o.reply.thought for o in got.proposals] == ['so']
     desk.answer(got.id, Decision('mine', (click(4),)), 'Ann')
@@ -130,7 +130,7 @@ async def test_a_model_proposes_and_every_step_is_taught(tmp_path):
     async with Engine(policy) as engine, pool_for([spec.name]) as pool, pool.session() as session:
         players = draw_proposals(PolicyAgent.of(policy, engine, Sampling(max_tokens=6, seed=3)), 3)
         working = asyncio.ensure_future(annotator())
-        traj = await run_episode(session, get_task(spec.name), spec, Annotating(desk, players), LIMITS)
+        traj = await run_episode(session, get_task(spec.name), spec, AnnotatedAgents(desk, players), LIMITS)
         await working
     assert [len(s.aside) for s in traj.steps] == [3, 3] and all(s.completion is None for s in traj.steps)
     assert len({tuple(c.ids) for c in traj.steps[0].aside}) == 3   # of its own seed each
@@ -150,7 +150,7 @@ async def seen(browser, script, most=60):
 @pytest.fixture
 async def page():
     desk = AnnotationDesk()
-    async with annotating(desk, 'secret') as address, BrowserPool(BrowserConfig(size=(1180, 760), allow=('127.0.0.1',), clock=ClockConfig(network_s=.3)), 1, 1) as pool, pool.session() as browser:   # the page always waits for the next question
+    async with serve_desk(desk, 'secret') as address, BrowserPool(BrowserConfig(size=(1180, 760), allow=('127.0.0.1',), clock=ClockConfig(network_s=.3)), 1, 1) as pool, pool.session() as browser:   # the page always waits for the next question
         await browser.act(Action('navigate', dict(content=address.replace('/#', '/?name=Ann#'))))
         yield desk, browser
 
@@ -202,6 +202,39 @@ async def test_a_proposal_is_mended_and_a_refusal_is_shown(page):
     await browser.act(await middle(browser, '#go'))
     assert await asyncio.wait_for(asking, 60) == Decision('the right one', (click(810),))
 
+async def test_what_the_framework_refuses_is_shown_and_stays_in_the_form(page):
+    desk, browser = page
+    asking, = await asked(desk, question())
+    await seen(browser, READY)
+    await browser.evaluate('document.getElementById("thought").value = "x".repeat(20001)')
+    await browser.act(await middle(browser, '#image'))
+    await browser.act(await middle(browser, '#go'))
+    await seen(browser, 'document.getElementById("fault").textContent.includes("thought: String should have at most")')
+    assert await browser.evaluate('document.getElementById("thought").value.length') == 20001
+    await browser.evaluate('document.getElementById("thought").value = "x".repeat(1 << 20)')
+    await browser.act(await middle(browser, '#go'))
+    await seen(browser, 'document.getElementById("fault").textContent.includes("too long")')
+    asking.cancel()
+
+async def test_a_decision_that_comes_too_late_is_told_and_the_page_goes_on(page):
+    desk, browser = page
+    asking, = await asked(desk, question())
+    await seen(browser, READY)
+    await browser.evaluate('window.alert = words => { window.told = words; }')
+    desk.answer('e/1#0', Decision('', (click(200),)), 'Bob')
+    await browser.act(await middle(browser, '.card .buttons button'))
+    await seen(browser, 'window.told && document.getElementById("work").hidden')
+    assert 'nobody waits for e/1#0' in await browser.evaluate('window.told')
+    assert (await asking).actions == (click(200),)
+
+async def test_annotators_without_a_name_have_one_each():
+    async with serve_desk(desk := AnnotationDesk(), 'secret') as address, BrowserPool(BrowserConfig(size=(600, 400), allow=('127.0.0.1',), clock=ClockConfig(network_s=.3)), 1, 2) as pool:
+        async with pool.session() as one, pool.session() as two:
+            for o in (one, two, one): await o.act(Action('navigate', dict(content=address)))   # `one` twice
+            end = time.perf_counter() + 60
+            while len(desk.leases.heard) < 2 and time.perf_counter() < end: await asyncio.sleep(.05)
+            assert len(desk.leases.heard) == 2 and all(o.startswith('annotator ') for o in desk.leases.heard)
+
 async def test_every_function_has_a_form_that_gives_what_was_written(page):
     desk, browser = page
     actions = (Action('drag', dict(start_point=(10, 20), end_point=(30, 40))), Action('scroll', dict(direction='down')), Action('type', dict(content='a\nb "c"\n')),
@@ -229,7 +262,7 @@ async def test_the_page_says_when_all_is_played(page):
     await seen(browser, 'document.getElementById("instruction").textContent.startsWith("That is all")')
 
 async def test_without_the_token_the_page_says_what_is_missing():
-    async with annotating(AnnotationDesk(), 'secret') as address, BrowserPool(BrowserConfig(size=(600, 400), allow=('127.0.0.1',)), 1, 1) as pool, pool.session() as browser:
+    async with serve_desk(AnnotationDesk(), 'secret') as address, BrowserPool(BrowserConfig(size=(600, 400), allow=('127.0.0.1',)), 1, 1) as pool, pool.session() as browser:
         await browser.act(Action('navigate', dict(content=address.partition('#')[0])))
         await seen(browser, 'document.getElementById("instruction").textContent.includes("token is missing or wrong")')
 

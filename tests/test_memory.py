@@ -292,4 +292,9 @@ def test_unchanged_sees_one_pixel():
 
 
 def test_a_policy_must_see_something():
-    with pytest.raises(ValueError, match='at least one screenshot'): MemoryConfig(images=0)
+    with pytest.raises(ValueError, match='images is 0'): MemoryConfig(images=0)
+
+
+def test_each_number_of_the_memory_is_checked_by_name():
+    for name, value in dict(spare=-1, chunk=0, context=0, steps=-1, summary=-1, line=-1, text=-1).items():
+        with pytest.raises(ValueError, match=f'{name} is {value}, and has to be'): MemoryConfig(**{name: value})

@@ -19,13 +19,14 @@ from uitars_nb.agent.turns import (
 )
 from ..core.actions import ACTION_SPACE, ActionSpace
 from ..core.coordinates import FACTOR, smart_resize
+from ..core.runs import check_numbers
 from ..core.types import Action, ContextExceeded, ContextTooSmall, Observation, Step
 from ..model.dialects import Dialect
 
 # %% ../../nbs/40_agent/05_memory.ipynb #078cc3d9
 @dataclass(frozen=True)
 class MemoryConfig:
-    "Settings of the prompt memory. Raises `ValueError` if `images` or `chunk` is below 1 or `spare` is negative."
+    "Settings of the prompt memory. Raises `ValueError` for a number out of range."
     images: int = 5              # newest screenshots that are shown, at least 1
     spare: int = 0               # further screenshots; they are removed `spare` + 1 at a time
     steps: int | None = None     # newest steps kept in full; None: as many as fit
@@ -42,10 +43,7 @@ class MemoryConfig:
     placeholder: str = '(the screenshot of this step is not shown any more)'  # in place of an older screenshot
 
     def __post_init__(self):
-        if self.images < 1 or self.chunk < 1 or self.spare < 0:
-            raise ValueError(
-                f'a policy sees at least one screenshot, none or some spare ones, and forgets at least one step at '
-                f'once, not {self.images}, {self.spare} and {self.chunk}')
+        check_numbers(self, positive='images chunk context', weights='spare steps summary line text')
 
     def shown(self, n: int) -> int:
         "Return how many of `n` screenshots are shown, the newest first, if the context has room."
@@ -119,7 +117,7 @@ class Plan:
 
 def summary_lines(
     config: MemoryConfig,
-    steps: Sequence[Step],             # all so far, and the newest observation as a step without a reply
+    turns: Sequence[Step],             # the steps so far, and the newest observation as a step without a reply
     start: int,                        # the lines cover the steps before it
     written: Mapping[int, str] = {},   # chunk number -> summary by a model
 ) -> Iterable[tuple[int, int, str]]:
@@ -128,18 +126,18 @@ def summary_lines(
         a, b = c * config.chunk, min((c + 1) * config.chunk, start)
         if written.get(c) and b - a == config.chunk:
             yield a + 1, b, ' '.join(cut_middle(written[c], config.line * config.chunk).split())
-        else: yield from ((i + 1, i + 1, step_line(steps[i], steps[i + 1].observation, config)) for i in range(a, b))
+        else: yield from ((i + 1, i + 1, step_line(turns[i], turns[i + 1].observation, config)) for i in range(a, b))
 
 def summarize(
     config: MemoryConfig,
-    steps: Sequence[Step],             # as for `summary_lines`
+    turns: Sequence[Step],             # as for `summary_lines`
     plan: Plan,
     written: Mapping[int, str] = {},
 ) -> str:
     "Return the summary of the steps before the plan's start, or ''."
     most = int(config.summary * plan.share)
     if not (config.episodic and plan.start and most): return ''
-    lines = drop_middle(merge_repeats(summary_lines(config, steps, plan.start, written)), most)
+    lines = drop_middle(merge_repeats(summary_lines(config, turns, plan.start, written)), most)
     return '\n'.join(['Earlier steps:', *lines]) if lines else ''
 
 # %% ../../nbs/40_agent/05_memory.ipynb #9fbb0c11

@@ -25,17 +25,17 @@ class FlywheelOptions:
 
     Examples:
       uitars-nb flywheel --start runs/main/sft/policy
-      uitars-nb flywheel --suite corridor/all --replay_stores runs/demos --cycles 5 --reward outcome:runs/judge/policy
+      uitars-nb flywheel --suite corridor/all --initial_stores runs/demos --cycles 5 --reward outcome:runs/judge/policy
     """
     job: Annotated[FlywheelJob, FLAT] = FlywheelJob()
-    replay_stores: tuple[Path, ...] = ()   # directories of episodes that the pools begin with
-    out: Path = Path('runs/flywheel')      # directory of the run; resumed where it exists
-    report: Path | None = None             # directory of the report; None: OUT/report
+    initial_stores: tuple[Path, ...] = ()   # directories of episodes that the pools begin with
+    out: Path = Path('runs/flywheel')       # directory of the run; resumed where it exists
+    report: Path | None = None              # directory of the report; None: OUT/report
 
 def flywheel(options: FlywheelOptions):
     "Run the flywheel and make its report."
     experiment('flywheel')
-    run_flywheel(options.job, options.out, options.replay_stores)
+    run_flywheel(options.job, options.out, options.initial_stores)
     report = options.report or options.out / 'report'
     page = run_notebook('flywheel', report, dict(run=str(options.out), report=str(report)))
     print(f'The report is {write_html(page)}, a page for the browser, made from {page}')

@@ -54,7 +54,7 @@ class JudgeOptions:
     choose: tuple[Path, ...] = ()    # directories of train or validation episodes on which the threshold is chosen
     measure: tuple[Path, ...] = ()   # directories of other episodes, of any split, on which it is measured
     precision: float = 0.            # smallest precision of the threshold, 0 to 1; 0: the best F1
-    images: int = 5                  # newest screenshots that it sees, as in training; stored with the threshold
+    images: int = 5                  # newest screenshots that it sees; train --outcomes shows 5
 
     def __post_init__(self):
         check_numbers(self, positive='images', shares='precision')
@@ -79,9 +79,9 @@ def judge(options: JudgeOptions):
 
 def choose_for(options: JudgeOptions, model, memory):
     "Choose the threshold and store it beside the weights; its figures."
-    from uitars_nb.flywheel.outcome_model import choose_threshold, keep_threshold
+    from uitars_nb.flywheel.outcome_model import choose_threshold, write_threshold
     found = choose_threshold(*judge_scores(model, memory, options.choose, CHOICE), options.precision)
-    keep_threshold(options.policy, found, options.images)
+    write_threshold(options.policy, found, options.images)
     return found
 
 def _figures(o): return [o.n, *(f'{v:.3f}' for v in (o.threshold, o.precision, o.recall, o.f1, o.false_positive_rate))]

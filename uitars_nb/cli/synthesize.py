@@ -21,8 +21,9 @@ from ..core.runs import check_numbers
 class SynthesizeOptions:
     """Make tasks of a site: questions that take several pages to answer, and what to enter into its forms.
 
-    Reads facts from tables of two columns and from definition lists, and the forms. Needs no language model; one may
-    put the questions into other words, which are kept if they hold every name and number and not the answer.
+    Reads facts from tables of two columns and from definition lists, and the forms. Needs no language model. With
+    --rewrite a language model rewords the questions. A rewording is kept if it holds every name and number and not the
+    answer.
 
     Examples:
       uitars-nb synthesize sandboxes/atlas

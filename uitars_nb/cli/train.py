@@ -61,7 +61,7 @@ class OCROptions:
     Needs RapidOCR: pip install "uitars_nb[ocr]". A store that was read before is not read again unless it has grown.
 
     Example:
-      uitars-nb ocr runs/screens runs/recorded/store
+      uitars-nb ocr runs/screens runs/flywheel/pools/0/sft
     """
     out: Annotated[Path, POSITIONAL]    # directory of the shards
     runs: Annotated[tuple[Path, ...], POSITIONAL]   # directories of episodes

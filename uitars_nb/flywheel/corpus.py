@@ -115,14 +115,20 @@ def keep_corpus(
     **kwargs,                                   # arguments of `write_corpus`
 ) -> list[Path]:
     """Return the shards of exactly these parts. A part is written unless it was completely written from the same
-    inputs. Raises `ValueError`, before any change, if a final corpus would change."""
+    inputs; all other .safetensors and .json files of the directory are deleted. Raises, before any change,
+    `FileExistsError` if the directory holds JSON that is no part of a corpus, `ValueError` if a final corpus would
+    change."""
     path = Path(path)
+    if foreign := [o.name for o in sorted(path.glob('*.json')) if not _is_part(read_json(o))]:
+        raise FileExistsError(f'{path} holds {foreign[0]}, which is no part of a corpus: give a directory of its own')
     if final: _same_parts(path, parts)
     shards = [shard for name, (make, about) in parts.items() for shard in _kept(path, name, make, about, kwargs)]
     for old in {*path.glob('*.safetensors'), *path.glob('*.json')} - {*shards,
                                                                       *(path/f'{name}.json' for name in parts)}:
         old.unlink()
     return shards
+
+def _is_part(known): return isinstance(known, dict) and {'about', 'shards'} <= {*known}
 
 def _same_parts(path, parts):
     known = {o.stem: read_json(o)['about'] for o in path.glob('*.json')}

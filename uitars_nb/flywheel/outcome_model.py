@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['QUESTION', 'ANSWERS', 'SHOWN', 'FILE', 'judge_memory', 'outcome_messages', 'answer_ids', 'p_done', 'outcome_example',
-           'outcome_examples', 'Detection', 'detection', 'choose_threshold', 'OutcomeModel', 'keep_threshold']
+           'outcome_examples', 'has_outcome', 'Detection', 'detection', 'choose_threshold', 'OutcomeModel',
+           'write_threshold']
 
 # %% ../../nbs/60_flywheel/32_outcome_model.ipynb #16c2654c
 import asyncio, os, threading
@@ -98,12 +99,19 @@ def outcome_examples(
     memory: Memory,
     split: str = 'train',   # or 'validation'
 ) -> Iterator[TrainingExample]:
-    """Yield one example per episode, without environment failures. Raises `ValueError` at once if an episode is not
-    of `split`."""
+    """Yield one example per episode with a known outcome: without environment failures, and without recordings of
+    people that were not routed. Raises `ValueError` at once if an episode is not of `split`."""
     stored_of_split(store.index(env_failure=False), split)
+    return (outcome_example(o, policy, memory) for o in store.select(env_failure=False) if has_outcome(o))
+
+def has_outcome(
+    traj: Trajectory,
+) -> bool:
+    "Return whether `success` says if the task was done."
+    info = traj.info
+    if info.get('in_situ') and 'routed' not in info: return False   # nobody has reviewed the recording
     # an accepted recording that repeats another is in D_CT without being a failure
-    repeats = lambda traj: traj.info.get('routed', {}).get('why', {}).get('repeats')
-    return (outcome_example(o, policy, memory) for o in store.select(env_failure=False) if not repeats(o))
+    return not info.get('routed', {}).get('why', {}).get('repeats')
 
 # %% ../../nbs/60_flywheel/32_outcome_model.ipynb #83987024
 @dataclass(frozen=True)
@@ -138,7 +146,9 @@ def choose_threshold(
     done: Sequence[bool],
     precision: float = 0.,   # minimum precision; 0: none
 ) -> Detection:
-    "Return the threshold with the best F1 among those with sufficient precision. Raises `ValueError` if there is none."
+    """Return the threshold with the best F1 among those with sufficient precision. Raises `ValueError` if there is
+    none, and without episodes."""
+    if not len(scores): raise ValueError('no episodes to choose a threshold on: give some successes and some failures')
     tried = [detection(scores, done, t) for t in np.unique(np.asarray(scores, float))]
     fit = [o for o in tried if o.precision >= precision]
     if not fit:
@@ -178,7 +188,7 @@ class OutcomeModel:
         policy = Policy.to_play(path, device=int(os.environ.get('LOCAL_RANK', 0)))   # one judge a rank
         return cls(policy, judge_memory(policy, known['images']), known['threshold'])
 
-def keep_threshold(
+def write_threshold(
     path: str | Path,      # directory of a judge's weights
     found: Detection,
     images: int = SHOWN,

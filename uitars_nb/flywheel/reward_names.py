@@ -26,9 +26,9 @@ def outcome_reward(
 def can_judge(
     found: Any,   # object that the user's module holds under the name
 ) -> bool:
-    "Return whether the object is itself a reward source: an async function, or an instance with `__call__`."
-    if inspect.iscoroutinefunction(found): return True
-    return callable(found) and not isinstance(found, type) and not inspect.isroutine(found)
+    "Return whether the object is itself a reward source: an async function, or an instance with an async `__call__`."
+    if inspect.isroutine(found): return inspect.iscoroutinefunction(found)
+    return not isinstance(found, type) and inspect.iscoroutinefunction(getattr(found, '__call__', None))
 
 def can_make(
     found: Any,
@@ -47,15 +47,15 @@ def plugin_reward(
     found = load_plugin(name)
     if can_judge(found): return found
     made = found() if can_make(found) else None
-    if callable(made): return made
+    if can_judge(made): return made
     maker = name.partition(':')[2]
     raise ValueError(
         f'{name} is no reward: async def {maker}(traj), or a class with async def __call__(self, traj), that '
         f'returns a flywheel.rewards.Reward')
 
 def named_reward(
-    # 'verifier', 'scored' (partial success), 'gain' (share of steps that raise the task's signal), 'random' (a control),
-    # 'outcome:DIR' (a model), or MODULE:NAME
+    # 'verifier', 'scored' (partial success), 'gain' (share of steps that raise the task's signal),
+    # 'random' (a control), 'outcome:DIR' (a model), or MODULE:NAME
     name: str,
 ) -> RewardSource:
     """Return the reward source of that name. Raises `ValueError` for an unknown name or a plugin of the wrong kind,

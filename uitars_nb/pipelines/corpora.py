@@ -141,6 +141,9 @@ def _raise_empty(kind, sources):
     where = ', '.join(map(str, getattr(sources, kind)))
     if kind == 'inverse_dynamics':
         raise ValueError(f'no step in {where} shows what was done: none is followed by another screen of its episode')
+    if kind == 'outcomes':
+        raise ValueError(f'no episode in {where} has a known outcome: environments failed, or nobody has reviewed the '
+                         'recordings')
     if kind != 'demonstrations': return
     why = ('no episode holds an action' if sources.failures else 'no episode succeeded; uitars-nb show says how they '
            'ended, and --failures (--replay_failures in RL) imitates them all the same')

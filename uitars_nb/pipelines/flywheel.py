@@ -136,7 +136,7 @@ def pools_until(
     ct, sft = until('ct'), until('sft')
     if sft: return ct, sft
     raise ValueError('no episode has passed, so there is nothing to imitate: start from a policy that sometimes '
-                     f'succeeds, or give --replay_stores ({out / "pools"} holds what was played)')
+                     f'succeeds, or give --initial_stores ({out / "pools"} holds what was played)')
 
 def train_stage(
     wheel: FlywheelJob,

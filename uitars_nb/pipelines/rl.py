@@ -39,6 +39,7 @@ class RLJob(PPOConfig):
     pretrain: int = 60             # batches of value pretraining, at most; 0: none
     replay_failures: bool = False  # replay failed demonstrations too, such as games below their reference
     keep_policies: int = 0         # updates between policies that are kept, in policy-N; 0: the last one alone
+    keep_every: int = 5            # updates between checkpoints; a killed run repeats the updates since the last one
     lora: int = 0                  # rank of a new LoRA adapter; 0: the model itself learns
     threads: int = 1               # CPU threads of the engine's forward passes
     # dtype of the weights that play; auto: bfloat16 if the update uses bf16, else float32;
@@ -49,7 +50,7 @@ class RLJob(PPOConfig):
 
     def __post_init__(self):
         ppo_config(self)
-        check_numbers(self, positive='threads devices', weights='updates critic_lr pretrain lora keep_policies')
+        check_numbers(self, positive='threads devices keep_every', weights='updates critic_lr pretrain lora keep_policies')
         ActorConfig('', (), batch=self.batch, samples=self.samples, dynamic_sampling=self.dynamic_sampling,
                     staleness=self.staleness, revisit=self.revisit)
         if self.curriculum not in KINDS:
@@ -126,7 +127,7 @@ def rl_hardware(job: RLJob, start: Path, out: Path):
     from uitars_nb.train.reinforce import choose_hardware
     strategy = job.strategy if job.devices > 1 else 'auto'
     return replace(choose_hardware(start, out, out / 'value'), devices=job.devices, strategy=strategy,
-                   keep_policies=job.keep_policies)
+                   keep_every=job.keep_every, keep_policies=job.keep_policies)
 
 # %% ../../nbs/85_pipelines/30_rl.ipynb #3f2bbd08
 def run_rl(

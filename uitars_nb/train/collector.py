@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset
 from ..core.runs import append_jsonl, read_json, read_jsonl, write_atomic
 from ..core.store import Store
 from ..core.types import Trajectory
-from ..flywheel.rewards import Reward, RewardSource, TaskVerifier
+from ..flywheel.rewards import Reward, RewardSource, TaskVerifier, numbers_of
 from .experience import group_key
 from .groups import (PATIENCE, GroupQueue, Judge, NothingToLearn, PlainSource, PromptGroups,
                                     TrajectorySource, as_source)
@@ -67,7 +67,7 @@ class Journal:
         "Write a batch's line, with the state of the source."
         chances = {k: [round(x, 4) for x in numbers] for k, numbers in source.chances.items()}
         append_jsonl(self.path, number=number, ids=[o.id for o in trajs],
-                     rewards=[(float(o.outcome), bool(o.success), o.source) for o in rewards],
+                     rewards=[(float(o.outcome), bool(o.success), o.source, numbers_of(o)) for o in rewards],
                      drawn=source.stats.get('drawn', 0), chances=chances, open=[*source.open], **counts)
 
     def read(self,

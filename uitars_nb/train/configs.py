@@ -9,6 +9,7 @@ __all__ = ['ALGORITHMS', 'SHARED_LR', 'SFTConfig', 'Objective', 'check_algorithm
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import check_numbers
 from ..rl.shaping_config import Shaping
 
@@ -79,14 +80,16 @@ ALGORITHMS = ('ppo', 'grpo', 'reinforce++')
 SHARED_LR = 2e-4
 
 def check_algorithm(name: str):
-    "Raises `ValueError` for an unknown algorithm."
-    if name not in ALGORITHMS: raise ValueError(f'no algorithm {name!r}; there are {", ".join(ALGORITHMS)}')
+    "Raises `ValueError` for an unknown algorithm, `FileNotFoundError` for one of a module that is not found."
+    if is_plugin(name): load_plugin(name)
+    elif name not in ALGORITHMS:
+        raise ValueError(f'no algorithm {name!r}; there are {", ".join(ALGORITHMS)} and your own, MODULE:NAME')
 
 # %% ../../nbs/70_train/01_configs.ipynb #afa523fe
 @dataclass(frozen=True)
 class PPOConfig:
     "Settings of RL training. Raises `ValueError` for an invalid value, and for potential shaping with `gamma` below 1."
-    algorithm: Literal['ppo', 'grpo', 'reinforce++'] = 'ppo'   # policy-gradient algorithm
+    algorithm: str = 'ppo'              # ppo, grpo or reinforce++; MODULE:NAME: advantages of your own, no critic
     updates: int = 100                  # updates of the policy
     epochs: int = 2                     # passes over the samples of an update
     minibatches: int = 4                # optimiser steps per epoch

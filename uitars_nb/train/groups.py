@@ -101,9 +101,12 @@ class Judge:
         return self.start(traj).result()
 
     def take(self, trajs: Sequence[Trajectory]) -> list[Reward]:
-        "The rewards of trajectories, which are then forgotten."
+        "The rewards of trajectories, which are then forgotten. Raises `ValueError` for one that is held back."
         for o in trajs: self.start(o)
-        return [self.futures.pop(o.id).result() for o in trajs]
+        out = [self.futures.pop(o.id).result() for o in trajs]
+        if held := next((t.id for t, o in zip(trajs, out) if o.held), None):
+            raise ValueError(f'the reward of {held} is held back, and an update cannot wait for it')
+        return out
 
     def keep(self, trajs: Iterable[Trajectory]):
         "Forget the rewards of all other trajectories."

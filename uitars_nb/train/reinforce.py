@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RANK', 'APART', 'RolloutFeed', 'learner_threads', 'device_config', 'resume_actor', 'weights_of', 'trainable_state',
            'keep_policy', 'AfterUpdate', 'last_update', 'check_slope', 'validation_actor', 'Fixed', 'pretrain_value',
-           'reinforce']
+           'is_finished', 'reinforce']
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
 import inspect, os, re, warnings
@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader
 from ..agent.actor import Actor
 from ..agent.loop import EpisodeLimits
 from ..agent.playing import ActorConfig
-from ..core.plugins import plugin_fingerprint
-from ..core.runs import Run, defaults, locked_by_first
+from ..core.plugins import is_plugin, load_plugin, plugin_fingerprint
+from ..core.runs import Run, defaults, locked_by_first, read_json
 from ..flywheel.rewards import RewardSource, TaskVerifier
 from ..flywheel.streams import Stream
 from ..model.checkpoints import has_adapter, fingerprint, learned_names
@@ -160,6 +160,10 @@ class AfterUpdate(L.Callback):
         if over or due(self.hardware.keep_every): trainer.save_checkpoint(self.feed.path/'last.ckpt')
         trainer.should_stop = over
 
+    def on_save_checkpoint(self, trainer, module, checkpoint):
+        "Note that more updates may follow this one: Lightning would end a resumed run at the last batch of its length."
+        checkpoint['loops']['fit_loop']['epoch_loop.batch_progress']['is_last_batch'] = False
+
 # %% ../../nbs/70_train/32_reinforce.ipynb #3a1f0c02
 def last_update(
     path: Path,    # of a checkpoint
@@ -197,17 +201,20 @@ def _named(reward):
     name = shown if is_dataclass(reward) else f'{kind.__module__}:{kind.__qualname__}'
     return ' '.join(filter(None, [name, plugin_fingerprint(kind)]))
 
-def _rehearsed(demos):
-    "Parameters of demonstration replay for the run's configuration."
-    if demos is None: return {}
-    return dict(demos=demos.first.tolist(), shares=[round(o, 6) for o in demos.weights], lesson=demos.batch)
+def _more(config, critic, demos):
+    "Further parameters: the critic's start, the code of an own algorithm, and demonstration replay."
+    out = dict(critic=str(critic or ''))
+    if is_plugin(config.algorithm): out |= dict(algorithm=plugin_fingerprint(load_plugin(config.algorithm)))
+    if demos is None: return out
+    return out | dict(demos=demos.first.tolist(), shares=[round(o, 6) for o in demos.weights], lesson=demos.batch)
 
 def _begin(path, policy, actor, hardware, reward, field, config, **more):
     "The run in a directory. `field` names the parameters of its algorithm."
     parameters = {'policy': str(policy), 'weights': fingerprint(policy), 'actor': asdict(actor),
                   field: asdict(config), 'hardware': asdict(hardware), 'reward': _named(reward)}
     usual = {'actor': defaults(ActorConfig), field: defaults(type(config)), 'hardware': defaults(Hardware)}
-    free = (*(f'actor.{o}' for o in ('browsers', 'pages', 'threads', 'manager')), 'hardware.keep_policies')
+    free = (*(f'actor.{o}' for o in ('browsers', 'pages', 'threads', 'manager')),
+            'ppo.updates', 'hardware.keep_policies', 'hardware.keep_every')
     return Run(path, parameters | more, usual=usual, free=free)
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #f34f6c1f
@@ -219,7 +226,7 @@ def validation_actor(
                    dynamic_sampling=False, revisit=0.)
 
 class Fixed(L.Callback):
-    "Lets an actor continue whose policy never changes."
+    "Lets an actor with a fixed policy continue."
     def __init__(self, feed: RolloutFeed): self.feed = feed
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         "Report the batch as an update without new weights."
@@ -256,7 +263,7 @@ def _save_critic(trainer, module, made):
     state = full_state(module.critic)
     if trainer.is_global_zero: module.critic.save(made.path/'critic', state=state)
     trainer.strategy.barrier()   # all devices will read it
-    known = [o for o in module.explained[-module.config.window:] if o == o]   # without NaN
+    known = [max(-1., o) for o in module.explained[-module.config.window:] if o == o]   # without NaN
     variance = sum(known) / len(known) if known else None
     if variance is not None and variance <= 0:
         warnings.warn('the critic explains nothing of the returns: give a lower critic_lr, or more batches (pretrain)')
@@ -265,6 +272,18 @@ def _save_critic(trainer, module, made):
     return made.path/'critic'
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #326dbb4e
+def is_finished(
+    path: Path,     # a run's directory
+    updates: int,   # wanted
+) -> bool:
+    """Whether a run has made its updates, or ended early because nothing was left to learn.
+    Raises `ValueError` if it has made more."""
+    summary = read_json(path/'summary.json', {})   # it is written last
+    made = summary.get('updates', -1)
+    if made > updates: raise ValueError(f'{path}: {made} updates are made, and {updates} were asked for: '
+                                        'give another directory')
+    return made == updates or summary.get('ended', False)
+
 def _critic(policy, folder, shared):
     if not folder: return Critic.from_policy(policy, shared, torch.float32)
     return Critic.from_pretrained(folder, policy) if shared else Critic.from_pretrained(folder, dtype='float32')
@@ -280,11 +299,11 @@ def _latest(path, start, last):
     save_file(weights_of(state), file)
     return file
 
-def _save(module, path, made, actor=None, critic=None):
+def _save(module, path, made, actor=None, critic=None, ended=False):
     module.model.eval()
     module.policy.save(path/'policy', state=actor)
     if module.critic is not None: module.critic.eval().save(path/'critic', state=critic)
-    made.summarise(updates=module.version)
+    made.summarise(updates=module.version, ended=ended)
 
 def _restore(module, last):
     "Load a checkpoint into the module."
@@ -294,13 +313,15 @@ def _restore(module, last):
 
 def _train(trainer, module, feed, made, checkpoint):
     "Make the updates and save the result."
+    ended = False
     try:
         with compile_layers(*module.networks, wanted=module.config.compile): _run(trainer, module, feed, checkpoint)
     except NothingToLearn as e:
         if not module.version or is_distributed(): raise   # nothing was learned, or other devices wait for this one
+        ended = True
         warnings.warn(f'RL training ends after {module.version} of {module.config.updates} updates: {e}')
     states = [full_state(o) if o is not None else None for o in (module.model, module.critic)]
-    if trainer.is_global_zero: _save(module, made.path, made, *states)
+    if trainer.is_global_zero: _save(module, made.path, made, *states, ended)
     trainer.strategy.barrier()
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #91ada0ca
@@ -316,16 +337,17 @@ def reinforce(
     callbacks: Sequence[L.Callback] = (),
     progress: bool = True,
 ) -> Path:
-    """Train to the last update, resuming from the last checkpoint; return the trained policy's directory.
-    Raises `ValueError` for GRPO with one sample per instance, and as `check_slope` does."""
+    """Train to the last update, resuming from the last checkpoint; return the trained policy's directory. More updates
+    than before continue a finished run. Raises `ValueError` for GRPO with one sample per instance, for fewer updates
+    than are made, and as `check_slope` does."""
     check_slope(config.shaping, actor.limits)
     if config.algorithm == 'grpo' and actor.samples < 2:
         raise ValueError('GRPO compares episodes of one instance: two or more samples of each are needed')
     path, objective = Path(path), config.objective
     actor = replace(actor, policy=str(policy), temperature=objective.temperature, top_p=objective.top_p)
-    made = _begin(path, policy, actor, hardware, reward, 'ppo', config, critic=str(critic or ''), **_rehearsed(demos))
+    made = _begin(path, policy, actor, hardware, reward, 'ppo', config, **_more(config, critic, demos))
     with locked_by_first(path):   # a second process would write over the first one's checkpoints and batches
-        if (path/'summary.json').exists(): return path/'policy'   # it is written last
+        if is_finished(path, config.updates): return path/'policy'
         feed, module, start = _prepare(policy, path, actor, config, critic, reward, demos)
         if start >= config.updates: _restore(module, path/'last.ckpt'); _save(module, path, made)
         else:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..agent.loop import repeated
 from ..core.types import Trajectory
-from ..flywheel.rewards import Reward
+from ..flywheel.rewards import Reward, numbers_of
 from ..rl.shaping import Shaping
 from .experience import Experience, shape_experience, response_steps, token_rewards
 
@@ -53,12 +53,14 @@ def outcome_metrics(
     trajs: Sequence[Trajectory],
     rewards: Sequence[Reward],
 ) -> dict[str, float]:
-    "Mean outcome (`reward`, before shaping) and success, over all and by task."
+    "Mean outcome (`reward`, before shaping), success, over all and by task, and numbers of an own reward's `info`."
     by = defaultdict(list)
-    for o, r in zip(trajs, rewards): by[o.task.name].append(r.success)
+    for o, r in zip(trajs, rewards):
+        by[f'success/{o.task.name}'].append(r.success)
+        for k, v in numbers_of(r).items(): by[f'reward/{k}'].append(v)
     whole = dict(reward=float(np.mean([r.outcome for r in rewards])),
                  success=float(np.mean([r.success for r in rewards])))
-    return whole | {f'success/{k}': float(np.mean(v)) for k, v in sorted(by.items())}
+    return whole | {k: float(np.mean(v)) for k, v in sorted(by.items())}
 
 def return_metrics(
     exp: Experience,

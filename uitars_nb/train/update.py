@@ -69,7 +69,7 @@ def off_policy_rows(
 
 def compute_returns(
     exp: Experience,
-    value_N: torch.Tensor,   # fp32, the critic's; any where lambda is 1
+    value_N: torch.Tensor,   # fp32, of the critic; ignored if lambda is 1
     config,                  # with `shaping`, `gamma`
     gae_lambda_value: float,
 ) -> torch.Tensor:

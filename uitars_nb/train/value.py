@@ -31,12 +31,13 @@ from .update_metrics import critic_metrics
 # %% ../../nbs/70_train/28_value.ipynb #d6d762e2
 def has_converged(
     losses: Sequence[float],      # value loss of each batch, measured before training on it
-    explained: Sequence[float],   # variance, likewise; NaN where all returns were equal
+    explained: Sequence[float],   # variance, likewise; NaN where all returns were equal; counted as -1 if below
     window: int = 8,              # batches
     tolerance: float = .02,
 ) -> bool:
     "Whether value loss and explained variance are flat."
     if len(losses) < 2 * window: return False
+    explained = np.maximum(explained, -1.)   # no lower bound where returns hardly differ; NaN stays
     mean = lambda xs: np.nanmean(xs) if np.isfinite(xs).any() else 0.
     loss_before, loss_now = (mean(losses[-2 * window:][part]) for part in (slice(window), slice(window, None)))
     ev_before, ev_now = (mean(explained[-2 * window:][part]) for part in (slice(window), slice(window, None)))

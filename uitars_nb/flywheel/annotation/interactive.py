@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KINDS', 'LIMITS', 'Proposal', 'proposals_of', 'DecisionRequest', 'Decision', 'judge_decision', 'EpisodeLeases',
            'OpenRequest', 'RequestQueue', 'check_decision', 'journal_line', 'AnnotationDesk', 'draw_proposals',
-           'Annotating', 'Annotated', 'acceptance']
+           'AnnotatedAgents', 'AnnotatedAgent', 'acceptance']
 
 # %% ../../../nbs/60_flywheel/50_annotation/00_interactive.ipynb #34cc9c82
 import asyncio, time
@@ -210,22 +210,22 @@ def draw_proposals(
     return tuple(replace(player, sampling=replace(player.sampling, seed=None if seed is None else seed + k))
                  for k in range(n))
 
-# people need time, and rejected draws do not count against the budget
-LIMITS = EpisodeLimits(think_seconds=3600., tokens=10_000_000, session_ms=float('inf'))
+# people need time, a week at most, and rejected draws do not count against the budget
+LIMITS = EpisodeLimits(think_seconds=7 * 24 * 3600., tokens=10_000_000, session_ms=float('inf'))
 
 # %% ../../../nbs/60_flywheel/50_annotation/00_interactive.ipynb #bfa21713
 @dataclass(frozen=True)
-class Annotating:
+class AnnotatedAgents:
     "Agents whose decisions come from a desk. Call it with session, task and spec to get the agent of one episode."
     desk: AnnotationDesk
     players: tuple[MakeAgent, ...] = ()   # each makes one proposal
 
-    def __call__(self, session, task, spec: TaskSpec) -> 'Annotated':
+    def __call__(self, session, task, spec: TaskSpec) -> 'AnnotatedAgent':
         offered = [o for o in getattr(session, 'functions', ()) if o.name not in ACTION_SPACE]
-        return Annotated(self.desk, spec, [make(session, task, spec) for make in self.players],
+        return AnnotatedAgent(self.desk, spec, [make(session, task, spec) for make in self.players],
                          ACTION_SPACE.extend(*offered))
 
-class Annotated:
+class AnnotatedAgent:
     "The agent of one episode; an annotator chooses its actions."
     def __init__(self, desk: AnnotationDesk, spec: TaskSpec, players: Sequence[Agent],
                  space: ActionSpace = ACTION_SPACE):

@@ -71,7 +71,8 @@ _BODY = (
 # %% ../../../nbs/60_flywheel/50_annotation/03_markup.ipynb #00d4bcc6
 _SCRIPT = '''
 const $ = id => document.getElementById(id), token = location.hash.slice(1),
-  who = new URLSearchParams(location.search).get('name') || 'annotator';
+  who = new URLSearchParams(location.search).get('name') || (sessionStorage.name ??= `annotator ${
+    crypto.getRandomValues(new Uint32Array(1))[0].toString(36)}`);
 let question = null, aim = null, busy = false;
 function put(parent, tag, cls, text) {
   const o = document.createElement(tag);
@@ -87,6 +88,11 @@ async function call(path, body) {
   const answer = await fetch(path, about);
   return [answer.status, await answer.json()];
 }
+function reason(status, said) {   // of a refusal, by the service or by its framework
+  const detail = Array.isArray(said.detail)
+    ? said.detail.map(o => `${o.loc.slice(1).join('.')}: ${o.msg}`).join('; ') : said.detail;
+  return said.error ?? detail ?? `error ${status}`;
+}
 function standing(s) {
   const c = s.counts, last = s.ended.at(-1), n = s.ended.filter(o => o.success).length;
   $('counts').textContent = `${c.accepted} accepted, ${c.edited} edited, ${c.overridden} overridden; ${
@@ -101,7 +107,7 @@ async function next() {
     catch (e) {
       show(null, 'The server does not answer; it is asked again');
       await new Promise(f => setTimeout(f, 2000)); continue; }
-    if (status !== 200) return show(null, said.error);
+    if (status !== 200) return show(null, reason(status, said));
     standing(said);
     if (said.question) return show(said.question);
     if (said.over) return show(null, 'That is all: every episode is played, or it was stopped');
@@ -224,7 +230,8 @@ async function decide(thought, actions) {
   if (busy || !question) return; busy = true;
   try {
     const [status, said] = await call('answer', {id: question.id, thought, actions, annotator: who});
-    if (status === 422) return $('fault').textContent = said.error;
+    if (status !== 200 && status !== 409) return $('fault').textContent = reason(status, said);
+    if (status === 409) alert(reason(status, said));
     show(null, 'Waiting for a question'); next();
   } catch (e) { $('fault').textContent = 'the server does not answer'; } finally { busy = false; }
 }
@@ -251,7 +258,7 @@ POLICY = (
 
 def page_html() -> str:
     """Return the page. It reads its token from the URL fragment, which browsers do not send to servers, and the
-    annotator's name from `?name=`."""
+    annotator's name from `?name=`, else makes one."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Annotate</title>'
     return (
         f'<!doctype html><html '

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['shown_size', 'functions_data', 'step_data', 'question_data', 'ActionMessage', 'DecisionMessage', 'may_pass',
-           'add_calls', 'make_app', 'annotating']
+           'add_calls', 'make_app', 'serve_desk']
 
 # %% ../../../nbs/60_flywheel/50_annotation/05_page.ipynb #b30cadab
 import hmac, json, secrets
@@ -150,7 +150,7 @@ def make_app(
 
 # %% ../../../nbs/60_flywheel/50_annotation/05_page.ipynb #73a2b2cf
 @asynccontextmanager
-async def annotating(
+async def serve_desk(
     desk: AnnotationDesk,
     token: str = '',           # default: random
     host: str = '127.0.0.1',   # default: this machine only

@@ -107,8 +107,9 @@ def reviewed(
     reviews: Iterable[Review],
     needed: int = 2,              # reviewers
 ) -> Reviewed:
-    "Return the judge of these trajectories. A rejected trajectory does not make a later similar one a duplicate."
+    """Return the judge of these trajectories. A rejected trajectory, or one that an environment failure broke off, does
+    not make a later similar one a duplicate."""
     reviews, trajs = tuple(reviews), list(trajs)
     outcome = {o.id: review_outcome(o, reviews, needed) for o in trajs}
-    twins = duplicates(o for o in trajs if outcome[o.id] is not False)
+    twins = duplicates(o for o in trajs if outcome[o.id] is not False and not o.stop.is_environment)
     return Reviewed(reviews, needed, twins, frozenset(id for id, passed in outcome.items() if passed is None))

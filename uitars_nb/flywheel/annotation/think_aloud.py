@@ -8,11 +8,12 @@ __all__ = ['TIME', 'CUE', 'FILLERS', 'TWICE', 'ASKED', 'Utterance', 'subtitles',
 
 # %% ../../../nbs/60_flywheel/50_annotation/15_think_aloud.ipynb #86702ad8
 import json, re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.actions import short
+from ...core.types import Action
 from .ui_events import RecordedAction
 
 # %% ../../../nbs/60_flywheel/50_annotation/15_think_aloud.ipynb #b6bb002e
@@ -89,16 +90,14 @@ Write, in one or two plain sentences of the first person and the present tense, 
 Add nothing that they did not say.'''
 
 async def rewrite_speech(
-    engine,               # has `complete`, such as `model.engine.engine` or `model.remote`
+    ask: Callable[[list[dict]], Awaitable[str]],   # chat messages -> reply of a language model, such as `ChatJudge.ask`
     instruction: str,
-    deed: RecordedAction,
-    words: str,           # words spoken with it
-    sampling=None,        # `model.engine.sampling.Sampling`; None: the engine's default
+    actions: Sequence[Action],
+    words: str,                                    # words spoken with them
 ) -> str:
-    """Return the thought for an action, written by a language model; the result of `clean_speech` if the model's
+    """Return the thought for some actions, written by a language model; the result of `clean_speech` if the model's
     answer is empty, '' without words."""
     if not words: return ''
-    text = ASKED.format(instruction=instruction, deed='; '.join(map(repr, deed.actions)), words=words)
-    told = await engine.complete([dict(role='user', content=[dict(type='text', text=text)])],
-                                 *([sampling] if sampling else []))
-    return ' '.join(re.sub(r'<\|[^|]*\|>', ' ', told.text).split()) or clean_speech(words)
+    text = ASKED.format(instruction=instruction, deed='; '.join(map(repr, actions)), words=words)
+    told = await ask([dict(role='user', content=text)])
+    return ' '.join(re.sub(r'<\|[^|]*\|>', ' ', told).split()) or clean_speech(words)

@@ -21,7 +21,9 @@ from ...sandbox.tools.search import WebPage, best
 from ...sandbox.tools.session import ToolConfig, ToolSession
 from ..base import SANDBOXES, register
 from .site import SitePage
-from .tasks import ANSWER, KINDS, SiteTask, browser_for, join_suite, kinds_of, site_at
+from uitars_nb.tasks.synthesis.tasks import (
+    ANSWER, KINDS, SiteTask, browser_for, check_kinds, join_suite, kinds_of, site_at
+)
 
 # %% ../../../nbs/20_tasks/35_synthesis/12_search.ipynb #03417b8f
 def page_words(
@@ -100,7 +102,7 @@ def register_site_search(
 ) -> list[str]:
     "Register questions about a site for sessions with tools; their names. Raises the errors of `register_site`."
     root = Path(folder).resolve()
-    kinds = tuple(kinds) or kinds_of(root)
+    kinds = check_kinds(kinds) or kinds_of(root)
     return join_suite(name, [register(SiteSearchTask(f'{name}/{o}', root, *KINDS[o])).name for o in kinds])
 
 if (SANDBOXES/'atlas').exists(): register_site_search(SANDBOXES/'atlas', 'atlas-search', KINDS)   # only in a checkout
