@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['REVIEWS', 'RecordOptions', 'start_recorder', 'record_until_signal', 'record', 'all_recorded', 'rewritten_thoughts',
            'recorded_lines', 'RecordingsOptions', 'recordings', 'transcribe_voices', 'route_recordings',
-           'trained_cycles', 'routed_before', 'ReviewOptions', 'review']
+           'routed_before', 'ReviewOptions', 'review']
 
 # %% ../../nbs/90_cli/28_in_situ.ipynb #cb65e4a7
 import asyncio, shutil
@@ -17,6 +17,7 @@ from .main import COMMANDS, text_table
 from .options import FLAG, POSITIONAL
 from .serve import first_signal
 from ..core.runs import check_numbers
+from ..pipelines.flywheel import route_episodes
 
 # %% ../../nbs/90_cli/28_in_situ.ipynb #29acfc5f
 @dataclass(frozen=True)
@@ -178,23 +179,8 @@ def route_recordings(
     cycle: int,
     rejected: set,   # ids of recordings
 ) -> list[str]:
-    """Route recordings to a flywheel; the result in lines. Raises `ValueError` if that would change the data of a cycle
-    that has been trained."""
-    from uitars_nb.flywheel.routing import route
-    from uitars_nb.sandbox.base import run
-    if cycle <= (last := max(trained_cycles(into), default=-1)):
-        raise ValueError(f'cycle {last} has been trained on {into}, whose data stays as it is: give --cycle {last + 1}')
-    counts = run(route(store, judged, into, cycle))
-    line = ', '.join(f'{n} {name}' for name, n in counts.items()) or 'nothing'
-    return [f'In {into}, cycle {cycle}: {line}', *routed_before(into, rejected)]
-
-def trained_cycles(
-    into: Path,   # of a flywheel's data
-) -> list[int]:
-    "Cycles of the flywheel whose training has begun."
-    from uitars_nb.flywheel.routing import POOLS
-    runs = [o.parent for name in POOLS for o in into.resolve().parent.glob(f'*/{name}/config.json')]
-    return sorted({int(o.parent.name) for o in runs if o.parent.name.isdecimal()})
+    "Route recordings to a flywheel; the result in lines. Raises `ValueError` as `route_episodes` does."
+    return [route_episodes(store, judged, into, cycle), *routed_before(into, rejected)]
 
 def routed_before(
     into: Path,   # of a flywheel's data

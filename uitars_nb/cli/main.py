@@ -23,7 +23,7 @@ COMMANDS: dict[str, Callable] = {}   # name -> function of the options that retu
 
 # in which --help lists them
 ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'compare', 'diagnose', 'bench', 'baseline', 'probe', 'figures',
-         'pages', 'ocr', 'read', 'train', 'reinforce', 'flywheel', 'annotate',
+         'pages', 'ocr', 'read', 'train', 'reinforce', 'flywheel', 'route', 'annotate',
          'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp',
          'games', 'play', 'synthesize')
 

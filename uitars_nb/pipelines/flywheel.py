@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['WHEEL_SFT', 'WHEEL_RL', 'FREE', 'FlywheelJob', 'recipe_of', 'test_recipe', 'resolve_flywheel', 'has_begun',
-           'collect_cycle', 'route_and_log', 'pools_until', 'train_stage', 'run_cycle', 'measure', 'run_flywheel']
+           'collect_cycle', 'route_and_log', 'trained_cycles', 'route_episodes', 'pools_until', 'train_stage',
+           'run_cycle', 'measure', 'run_flywheel']
 
 # %% ../../nbs/85_pipelines/50_flywheel.ipynb #1a843f21
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ class FlywheelJob(PlayOptions):
     start: Path = READER        # a checkpoint's directory
     cycles: int = 3             # times that a policy plays and the next one learns
     instances: int = 30         # new instances of each task in each cycle
+    samples: int = 1            # episodes of each of them; several: rejection sampling
     skip: int = 1000            # instances before the first; those may have been shown to the start
     temperature: float = 1.     # sampling temperature of the actions
     seed: int = 0               # of sampling
@@ -44,7 +46,9 @@ class FlywheelJob(PlayOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        check_numbers(self, positive='cycles instances ct_every', weights='skip temperature ct_steps')
+        check_numbers(self, positive='cycles instances samples ct_every', weights='skip temperature ct_steps')
+        if self.samples > 1 and not self.temperature:
+            raise ValueError('samples of an instance are all equal at temperature 0: take samples 1, or sample')
 
 # %% ../../nbs/85_pipelines/50_flywheel.ipynb #a0179277
 def recipe_of(
@@ -55,8 +59,9 @@ def recipe_of(
     "The recipe that a policy plays in a cycle."
     from uitars_nb.evaluation.evaluate import Recipe
     skip = wheel.skip + (cycle - 1) * wheel.instances
-    return Recipe(wheel.suite, str(policy), 'train', wheel.instances, skip=skip, temperature=wheel.temperature,
-                  max_tokens=wheel.max_tokens, max_steps=wheel.max_steps, seed=wheel.seed)
+    return Recipe(wheel.suite, str(policy), 'train', wheel.instances, wheel.samples, skip,
+                  temperature=wheel.temperature, max_tokens=wheel.max_tokens, max_steps=wheel.max_steps,
+                  seed=wheel.seed)
 
 def test_recipe(
     wheel: FlywheelJob,
@@ -124,6 +129,30 @@ def route_and_log(
     failed, passed = map(len, pools(out / 'pools', cycle))
     notes = ''.join(f', {done[k]} {k}' for k in ('known', 'broken') if done[k])
     return f'cycle {cycle}: {passed} of {passed + failed} episodes pass{notes}'
+
+# %% ../../nbs/85_pipelines/50_flywheel.ipynb #48b3a0f0
+def trained_cycles(
+    data: Path,   # a flywheel's pools, in its run's directory
+) -> list[int]:
+    "Cycles of the flywheel whose training has begun."
+    from uitars_nb.flywheel.routing import POOLS
+    runs = [o.parent for name in POOLS for o in data.resolve().parent.glob(f'*/{name}/config.json')]
+    return sorted({int(o.parent.name) for o in runs if o.parent.name.isdecimal()})
+
+def route_episodes(
+    store,         # `core.store.Store` of the episodes
+    judge,         # a reward source
+    data: Path,    # a flywheel's pools
+    cycle: int,    # that trains on them first
+) -> str:
+    """Route episodes into a flywheel's pools; the result in a line. Raises `ValueError` if the cycle or a later one has
+    been trained, and as `flywheel.routing.route` does."""
+    from uitars_nb.flywheel.routing import route
+    from uitars_nb.sandbox.base import run
+    if cycle <= (last := max(trained_cycles(data), default=-1)):
+        raise ValueError(f'cycle {last} has been trained on {data}, whose data stays as it is: give --cycle {last + 1}')
+    counts = run(route(store, judge, data, cycle))
+    return f'In {data}, cycle {cycle}: ' + (', '.join(f'{n} {name}' for name, n in counts.items()) or 'nothing')
 
 # %% ../../nbs/85_pipelines/50_flywheel.ipynb #c57f45c4
 def pools_until(
@@ -199,7 +228,7 @@ def run_flywheel(
     from uitars_nb.evaluation.evaluate import compare_results
     wheel, policy = resolve_flywheel(wheel, stores), relative(wheel.start)
     same = {k: v for k, v in asdict(wheel).items() if k not in FREE}
-    Run(out, same | dict(start=str(policy), stores=list(map(str, stores))))
+    Run(out, same | dict(start=str(policy), stores=list(map(str, stores))), usual=dict(samples=1))
     measure(wheel, out, 'before', policy)
     for o in stores if not has_begun(out, 1) else (): print(route_and_log(wheel, out, o, 0), flush=True)
     for cycle in range(1, wheel.cycles + 1):
