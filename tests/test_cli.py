@@ -23,10 +23,10 @@ COMMANDS = ['run', 'baseline', 'pages', 'read', 'train', 'probe', 'reinforce', '
 UITARS = [sys.executable, '-m', 'uitars_nb']
 
 
-def cli(*words, cwd=None, **env):
-    "Status, output and complaints of a call."
+def cli(*words, cwd=None, timeout=280, **env):
+    "Status, output and complaints of a call, which takes at most `timeout` seconds."
     done = subprocess.run([*UITARS, *map(str, words)], cwd=cwd, env=os.environ | env, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=280)
+                          stdin=subprocess.DEVNULL, timeout=timeout)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -176,7 +176,7 @@ def test_a_baseline_plays_reports_and_resumes(tmp_path):
     assert played == [1, 0, 0, 0]   # the command, then its notebook, twice
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_main_job_learns_reports_and_resumes(tmp_path):
     "At its smallest, killed during SFT; the call after that goes on there, and one more plays and learns nothing and leaves the same report."
     words = ['run', '--suite', 'miniwob/click-test', '--before', '--demonstrations', 2, '--sft.steps', 5, '--rl.updates', 2, '--rl.batch', 8, '--rl.samples', 4, '--rl.no_dynamic_sampling', '--evaluation.episodes', 2, '--sessions', 2,
@@ -187,7 +187,7 @@ def test_the_main_job_learns_reports_and_resumes(tmp_path):
     assert killed.wait() < 0 and not (tmp_path/'run/sft/policy').exists()   # what is left goes on to the same bits: tests/test_sft.py
     seen = []
     for _ in range(2):
-        status, out, err = cli(*words, cwd=Path(__file__).parents[1])
+        status, out, err = cli(*words, cwd=Path(__file__).parents[1], timeout=560)   # two minutes alone, five beside other tests
         assert status == 0 and '\nrl ppo' not in out and re.search('^rl ', out, re.M) and out.count('difference') == 2, out + err
         seen.append({p.name: p.read_bytes() for p in (tmp_path/'report').iterdir() if p.is_file()})
     assert set(seen[0]) == {'main.ipynb', 'main.html', 'episodes.csv', 'learning.csv', 'learning.svg', 'practice.csv', 'practice.svg', 'recipes.json', 'stages.csv', 'success.svg', 'stops.svg'}
