@@ -50,7 +50,8 @@ class RLJob(PPOConfig):
 
     def __post_init__(self):
         ppo_config(self)
-        check_numbers(self, positive='threads devices keep_every', weights='updates critic_lr pretrain lora keep_policies')
+        check_numbers(self, positive='threads devices keep_every',
+                      weights='updates critic_lr pretrain lora keep_policies')
         ActorConfig('', (), batch=self.batch, samples=self.samples, dynamic_sampling=self.dynamic_sampling,
                     staleness=self.staleness, revisit=self.revisit)
         if self.curriculum not in KINDS:
