@@ -21,7 +21,7 @@ from uitars_nb.sandbox.browser.session import BrowserSession
 from uitars_nb.sandbox.desktop.xserver import XServer
 from uitars_nb.tasks.base import SUITES, TASKS, get_task, register
 from uitars_nb.tasks.games import check
-from uitars_nb.tasks.games.game import BROWSER, FOLDER, STATE, game_at, game_state, load_players, random_action, tap
+from uitars_nb.tasks.games.game import BROWSER, FOLDER, STATE, drag_between, game_at, game_state, load_players, random_action, tap
 from uitars_nb.tasks.games.person import HumanScore, keep_score, play_by_hand
 from uitars_nb.tasks.games.real_time import paced, record_inputs, repeat_in_real_time
 
@@ -166,6 +166,28 @@ def test_a_verifier_cannot_be_replaced():
           try { window.gameAPI = {getState: () => ({metrics: {score: 1e9}, terminal: {}})} } catch (e) {}''')
         return (await game.verify(session, spec)).info['score']
     assert run(work) == 0
+
+
+def test_stacked_knots_do_not_solve_yarn_untangle():
+    "Knots on one line, or one on another, once counted as untangled."
+    async def work(chromium, session):
+        task = get_task('games/yarn-untangle')
+        await task.setup(session, TaskSpec(task.name, 1))
+        game = json.loads(await session.evaluate('window.gameAPI.checkpoint()'))
+        game['state']['knots'] = [[4, y] for _, y in game['state']['knots']]
+        await session.evaluate('text => window.gameAPI.restore(text)', json.dumps(game))
+        assert (await game_state(session)).score == 0
+    run(work)
+
+
+def test_a_drag_is_one_move():
+    async def work(chromium, session):
+        task = get_task('games/yarn-untangle')
+        await task.setup(session, TaskSpec(task.name, 1))
+        x, y = (await game_state(session)).board['knots'][0]
+        await session.act(drag_between(session, (x, y), (80, 100)))
+        assert (await session.evaluate(STATE))['metrics']['moves'] == 1
+    run(work)
 
 
 def test_level_and_seed_are_reported():

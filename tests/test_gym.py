@@ -8,9 +8,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from nbclient import NotebookClient
 
-from uitars_nb.core.actions import validate
+from uitars_nb.core.actions import ACTION_SPACE, validate
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.sandbox.browser.session import BROWSER_SPACE
 from uitars_nb.tasks.gym import NAMES, TaskEnv, action_space, to_action
 
 IDS = ['uitars-miniwob/click-test-v0', 'uitars-miniwob/enter-text-v0']
@@ -38,7 +37,7 @@ def test_every_sample_is_an_action():
     space.seed(0)
     for _ in range(300):
         action = to_action(space.sample())
-        fault = validate(action, BROWSER_SPACE)
+        fault = validate(action, ACTION_SPACE.select('gui'))
         assert fault is None or action.name == 'hotkey', (action, fault)
 
 
@@ -146,3 +145,28 @@ def test_before_the_first_reset():
     env = TaskEnv('miniwob/click-test', render_mode='rgb_array')
     for what in (lambda: env.step(env.action_space.sample()), env.render):
         with pytest.raises(gymnasium.error.ResetNeeded, match='call reset'): what()
+
+
+def test_finished_ends_the_episode_and_brings_its_answer(monkeypatch):
+    from uitars_nb.core.types import Observation
+    from uitars_nb.tasks.base import TASKS, Outcome
+
+    class Sheet:
+        id, size = 'sheet', (8, 6)
+        async def reset(self): pass
+        async def close(self): pass
+        async def observe(self): return Observation(np.zeros((6, 8, 3), np.uint8))
+        async def act(self, action): raise AssertionError('nothing is done on the screen')
+
+    class Sum:
+        name, max_steps, opener = 'tests/sum', 3, Sheet
+        async def setup(self, session, spec): return spec
+        async def verify(self, session, spec): return Outcome(float(right := spec.params.get('answer') == '7'), right)
+
+    monkeypatch.setitem(TASKS, 'tests/sum', Sum())
+    env = TaskEnv('tests/sum')
+    assert env.observation_space.shape == (6, 8, 3)
+    for text, reward in (('7', 1.), ('8', 0.), ('', 0.)):
+        env.reset(seed=0)
+        assert env.step(env.action_space.sample() | dict(function=NAMES.index('finished'), text=text))[1:4] == (reward, True, False)
+    env.close()

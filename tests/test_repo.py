@@ -1,5 +1,6 @@
 "The repository agrees with itself: notebooks and modules, home notebook and README, requirements and constraints."
 import configparser
+import json
 import re
 import shutil
 import subprocess
@@ -86,6 +87,16 @@ def test_the_oldest_python_can_have_every_pin(): run(sys.executable, '.ci/constr
 def test_readme_links_lead_somewhere():
     targets = re.findall(r'\]\(([^)\s#]+)', (root/'README.md').read_text(encoding='utf-8'))
     assert [o for o in targets if not re.match(r'[a-z]+:', o) and not (root/o).exists()] == []
+
+
+def test_links_of_reports_and_experiments_lead_somewhere():
+    "A report is a copy of its notebook in another folder, so links have to hold from both: `../../nbs/...`."
+    dead = []
+    for path in (*(root/'nbs/experiments').glob('*.ipynb'), *(root/'reports').glob('*/*.ipynb')):
+        text = ''.join(line for o in json.loads(path.read_text(encoding='utf-8'))['cells'] if o['cell_type'] == 'markdown' for line in o['source'])
+        targets = re.findall(r'\]\(([^)\s#]+)', text)
+        dead += [f'{path.relative_to(root)}: {o}' for o in targets if not re.match(r'[a-z]+:', o) and not (path.parent/o).exists()]
+    assert dead == []
 
 
 def test_help_names_every_target():

@@ -8,7 +8,7 @@ __all__ = ['MakeAgent', 'ENDINGS', 'EPISODE', 'Reply', 'Agent', 'EpisodeLimits',
            'OracleAgent', 'sample_seed', 'RandomAgent']
 
 # %% ../../nbs/40_agent/00_loop.ipynb #a9f28e54
-import asyncio, contextlib, re, time
+import asyncio, contextlib, random, re, time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -297,16 +297,18 @@ def sample_seed(
     return (spec.seed, k) if k else spec.seed
 
 class RandomAgent:
-    "Acts at random: mostly clicks, sometimes a drag, a scroll or a word of the instruction."
+    "Acts at random: as the task proposes, else mostly clicks, sometimes a drag, a scroll or a word of the instruction."
     def __init__(self, session: Session, task: Task, spec: TaskSpec):
         self.rng, self.words = np.random.default_rng(sample_seed(spec)), spec.instruction.split() or ['a']
+        self.task_action = getattr(task, 'random_action', None)
 
     def point(self) -> tuple[int, int]:
         "Return a uniform random point of the 0-1000 grid."
         return tuple(int(o) for o in self.rng.integers(0, 1001, 2))
 
     async def act(self, steps: Sequence[Step], obs: Observation) -> Reply:
-        "Return a random action."
+        "Return a random action: one of the task's own `random_action`, where it has one."
+        if self.task_action: return Reply(actions=(self.task_action(random.Random(int(self.rng.integers(2 ** 32)))),))
         kind = self.rng.choice(['click', 'drag', 'scroll', 'type'], p=[.7, .1, .1, .1])
         args = dict(click=lambda: dict(point=self.point()),
                     drag=lambda: dict(start_point=self.point(), end_point=self.point()),

@@ -201,11 +201,12 @@ def richest_fit(
         else: low = middle
     return best
 
-def _too_small(context, reply, obs):
+def _too_small(context, reply, obs, prompt, words):
     screen = 'x'.join(map(str, obs.screenshot.shape[1::-1]))
     return (
-        f'a context of {context} tokens, {reply} of them for the reply, does not hold one screen of {screen}: give a '
-        f'longer context (--context), shorter replies or smaller screens')
+        f'a context of {context} tokens, {reply} of them for the reply, does not hold one screen of {screen}: the words '
+        f'of the prompt take {words} tokens and the screen {prompt - words}; give a longer context (--context), shorter '
+        'replies or smaller screens')
 
 # %% ../../nbs/40_agent/05_memory.ipynb #15ba7173
 def image_tokens(
@@ -273,8 +274,11 @@ class Memory:
             return Context(messages, shown, plan.start, self.count(messages))
         try: return richest_fit(plans(self.config, len(steps)), build, room)
         except ContextExceeded as e:
-            if steps or self.count(self.messages('', turns, plans(self.config, 0)[-1], {})) <= room: raise
-            raise ContextTooSmall(_too_small(self.config.context, reply, obs)) from e
+            if steps: raise
+            messages = self.messages('', turns, plans(self.config, 0)[-1])
+            if (prompt := self.count(messages)) <= room: raise
+            blind = [m | dict(content=[o for o in m['content'] if o['type'] != 'image']) for m in messages]
+            raise ContextTooSmall(_too_small(self.config.context, reply, obs, prompt, self.count(blind))) from e
 
 # %% ../../nbs/40_agent/05_memory.ipynb #ec89cb01
 def summary_request(

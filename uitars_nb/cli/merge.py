@@ -22,15 +22,20 @@ class MergeOptions:
     """Merge the weights of related checkpoints.
 
     The weighted mean, tensor by tensor, of policies that were trained from one checkpoint; with --start and --method
-    task arithmetic, SLERP, TIES, DARE or RAM.
+    task arithmetic, SLERP, TIES, DARE or RAM. One adapter alone is added to its base in full; its mean with the base
+    has half of what it learned.
 
     Examples:
+      uitars-nb merge runs/whole runs/large/policy
+      uitars-nb merge UI-TARS-1.5-7B-bf16 ./UI-TARS-1.5-7B --dtype bfloat16
       uitars-nb merge runs/between runs/one/sft/policy runs/two/sft/policy --weight .25 .75
       uitars-nb merge runs/best runs/one/policy runs/two/policy --search miniwob/login-user,corridor/key-3
       uitars-nb merge runs/both runs/one/policy runs/two/policy --start pix2act59 --method ties --density .3
     """
     out: Annotated[Path, POSITIONAL]                   # directory of the merged checkpoint
-    policies: Annotated[tuple[str, ...], POSITIONAL]   # two or more directories, or names on the Hugging Face hub
+    policies: Annotated[tuple[str, ...], POSITIONAL]   # directories, or names on the Hugging Face hub; one: an adapter
+    # of the stored weights, for one policy, which may then be without an adapter; auto: as they are
+    dtype: Literal['auto', 'float32', 'bfloat16', 'float16'] = 'auto'
     weight: tuple[float, ...] = ()   # weight of each policy in turn, in sum 1; none: all equal
     start: str = ''                  # the checkpoint that all were trained from; for a method other than mean
     method: Literal['mean', 'task-arithmetic', 'slerp', 'ties', 'dare', 'ram', 'ram+'] = 'mean'
@@ -48,6 +53,12 @@ class MergeOptions:
     def __post_init__(self):
         check_numbers(self, positive='episodes max_tokens browsers sessions')
         if self.tries < 3: raise ValueError(f'tries is {self.tries}, and has to be at least 3')
+        if self.dtype != 'auto' and len(self.policies) > 1:
+            raise ValueError('several policies keep their dtype: leave out --dtype, '
+                             'then store the result again with it')
+        if len(self.policies) == 1 and (self.weight or self.search or self.start):
+            raise ValueError('one policy has neither weights nor a start: name several, or leave out '
+                             '--weight, --search and --start')
         if self.search and self.weight:
             raise ValueError('the weights are given or searched for: leave out --weight, or --search')
         if (self.method == 'mean') != (not self.start):
@@ -116,11 +127,16 @@ def search_mixture(options: MergeOptions) -> tuple[float, ...]:
 
 # %% ../../nbs/90_cli/17_merge.ipynb #256e7be4
 def merge_policies(options: MergeOptions):
-    "Merge the policies, with given weights or the best found, or by a method on task vectors."
-    from uitars_nb.train.merging import check_weights, mean, merge_checkpoints
+    "Merge the policies, with given weights or the best found, or by a method on task vectors; or one adapter."
+    from uitars_nb.model.resolve import Checkpoint
+    from uitars_nb.train.merging import check_weights, mean, merge_checkpoints, store_whole
     from uitars_nb.train.task_vectors import merge_from_start
     policies = [*options.policies]
-    free_for(options.out, policies + [options.start] * bool(options.start), options.overwrite)
+    bases = [Checkpoint.of(o).base for o in policies]
+    free_for(options.out, policies + bases + [options.start] * bool(options.start), options.overwrite)
+    if len(policies) == 1:
+        store_whole(policies[0], options.out, options.dtype)
+        return print(f'{policies[0]} stored in {options.out}, with all weights')
     if options.start:
         merge_from_start(options.start, policies, options.out, options.method, options.scale, options.density)
     else:

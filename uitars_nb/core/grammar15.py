@@ -52,18 +52,19 @@ def quote(
 
 # %% ../../nbs/00_core/12_grammar15.ipynb #c096524f
 _NUMBER = r'\s*(-?[0-9]{1,9})\s*'
-_PAIR = re.compile(rf'(?:<\|box_start\|>)?\({_NUMBER},{_NUMBER}\)(?:<\|box_end\|>)?')
+_PAIR = re.compile(rf'(?:<\|box_start\|>)?\({_NUMBER},{_NUMBER}(?:,{_NUMBER},{_NUMBER})?\)(?:<\|box_end\|>)?')
 
 def read_point(
     parameter: Parameter,
-    text: str,                             # such as '(500,250)'
+    text: str,                             # such as '(500,250)', or a box, '(490,240,510,260)'
     size: tuple[int, int] | None = None,   # width, height of the screenshot, for pixels of UI-TARS-1.5; None: grid
 ) -> tuple[int, int] | Fault:
-    "Read a grid point, or return a fault."
+    "Read a grid point, of a box its centre, or return a fault."
     found = _PAIR.fullmatch(text.strip()) or POINT_TEXT.fullmatch(text.strip())
     if not found:
         return Fault(FaultKind.BAD_VALUE, f"{parameter.name} takes '(x,y)' with integers x and y, not {short(text)}")
-    point = tuple(map(int, found.groups()))
+    x, y, *corner = (int(o) for o in found.groups() if o is not None)
+    point = ((x + corner[0]) // 2, (y + corner[1]) // 2) if corner else (x, y)
     if size is None: return parameter.fault(point) or point
     try: return model_to_grid(point, size)
     except ValueError: w, h = smart_resize(size)
@@ -78,6 +79,7 @@ def write_point(
 
 # %% ../../nbs/00_core/12_grammar15.ipynb #c4017b8d
 _OTHER_NAMES = {'point': 'start_box', 'start_point': 'start_box', 'end_point': 'end_box'}
+_OTHER_CALLS = {'left_single': 'click'}
 
 def written_name(
     parameter: Parameter,
@@ -89,10 +91,12 @@ def names(
     function: Function,
 ) -> dict[str, str]:
     "Every accepted parameter name -> its name in the action space."
-    return {written_name(p): p.name for p in function.parameters} | {p.name: p.name for p in function.parameters}
+    other = {'hotkey': 'key'} if function.name == 'hotkey' and 'key' in function.by_name else {}
+    return (other | {written_name(p): p.name for p in function.parameters}
+            | {p.name: p.name for p in function.parameters})
 
 # %% ../../nbs/00_core/12_grammar15.ipynb #3094e60e
-_STRING = re.compile(r"""'([^'\\]*+(?:\\.[^'\\]*+)*+)'|"([^"\\]*+(?:\\.[^"\\]*+)*+)\"""", re.DOTALL)
+_STRING = re.compile(r"""'([^'\\]*+(?:(?:\\.|(?<=\w)'(?=\w))[^'\\]*+)*+)'|"([^"\\]*+(?:\\.[^"\\]*+)*+)\"""", re.DOTALL)
 _BARE = re.compile(r'[A-Za-z0-9.+-]{1,64}')
 
 def take_name(
@@ -190,6 +194,7 @@ def take_call(
     "Read one call. Raises `Refusal`."
     at = cur.at
     name = take_name(cur, "a call such as click(start_box='(x,y)')", '(')
+    if name not in space: name = _OTHER_CALLS.get(name, name)
     if fault := unknown_function(name, space): raise Refusal(replace(fault, position=at))
     args = take_arguments(cur, space[name], size)
     check(missing_parameter(args, space[name]), name, at)

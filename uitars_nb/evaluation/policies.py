@@ -122,6 +122,7 @@ async def make_player(
     dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as `Policy.to_play` takes it
     dialect: str = '',        # '': as the server reports, or as the checkpoint was trained
     context: int = 0,         # context length in tokens; 0: as the server reports, or as in training
+    images: int = 0,          # newest screenshots in the prompt; 0: as in training
 ) -> AsyncIterator[MakeAgent]:
     """Context manager that yields the policy's agent factory. The environment variable `UITARS_TOKEN` holds a server's
     token. Raises `KeyError` if no such policy exists."""
@@ -133,7 +134,9 @@ async def make_player(
     from uitars_nb.model.engine.sampling import Sampling
     sampling = Sampling(temperature, top_p, max_tokens, seed)
     if not checkpoint:
-        async with _served_player(name, sampling, dialect, context) as agent: yield agent
+        async with _served_player(name, sampling, dialect, context) as agent:
+            yield agent.remembering(images)
         return
     policy = Policy.to_play(checkpoint, dtype=dtype, dialect=dialect or None)
-    async with Engine(policy) as engine: yield PolicyAgent.of(policy, engine, sampling, context)
+    async with Engine(policy) as engine:
+        yield PolicyAgent.of(policy, engine, sampling, context).remembering(images)

@@ -8,13 +8,14 @@ __all__ = ['ENDS', 'POINT', 'DIALECTS', 'strip_ends', 'rewrite_points', 'Dialect
 # %% ../../nbs/30_model/30_dialects.ipynb #b9a2e96d
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from ..core import grammar, grammar15
 from ..core.actions import ACTION_SPACE, ActionSpace, Fault
 from ..core.coordinates import smart_resize
 from ..core.grammar import Parsed
+from ..core.plugins import is_plugin, load_plugin
 from ..core.types import Action
 
 # %% ../../nbs/30_model/30_dialects.ipynb #8c8473ea
@@ -43,8 +44,8 @@ def rewrite_points(
 @dataclass(frozen=True)
 class Dialect:
     "Prompt, reply format and unit of points of a family of models."
-    name: str             # key in `DIALECTS`
-    grammar: ModuleType   # `core.grammar` or `core.grammar15`
+    name: str             # key in `DIALECTS`, or MODULE:NAME
+    grammar: ModuleType   # `core.grammar` or `core.grammar15`, or a module with the same functions
     pixels: bool          # points are pixels of the image as Qwen2.5-VL resizes it; else on the 0-1000 grid
     opening: str          # of the prompt
     ends: tuple[str, ...] = ENDS   # tokens that end a reply; `Policy` adds those of its vocabulary
@@ -99,8 +100,15 @@ DIALECTS = {o.name: o for o in (
     Dialect('ui-tars-1', grammar15, False, _TASK))}
 
 def get_dialect(
-    name: str,
+    name: str,   # a key of `DIALECTS`, or MODULE:NAME of a user's `Dialect`
 ) -> Dialect:
-    "The dialect of that name. Raises `ValueError` for an unknown name."
-    if name not in DIALECTS: raise ValueError(f'there is no dialect {name!r}; there are {", ".join(DIALECTS)}')
+    "The dialect of that name. Raises `ValueError` for an unknown name, and as `core.plugins.load_plugin` does."
+    if is_plugin(name): return replace(_own_dialect(name), name=name)   # a saved policy stores the name
+    if name not in DIALECTS:
+        raise ValueError(f'there is no dialect {name!r}; there are {", ".join(DIALECTS)}, '
+                         'and MODULE:NAME for one of your own')
     return DIALECTS[name]
+
+def _own_dialect(name):
+    if isinstance(found := load_plugin(name), Dialect): return found
+    raise ValueError(f'{name} is no `model.dialects.Dialect`')

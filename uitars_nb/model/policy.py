@@ -254,6 +254,8 @@ class Policy(PolicyModel):
         Raises the errors of `from_pretrained`."""
         found = Checkpoint.of(name)
         if dtype in SCHEMES:
+            if torch.cuda.is_available():
+                warnings.warn(f'{dtype} plays on the CPU and leaves the GPU idle: take bfloat16 to play on the GPU')
             policy = cast_for_cpu(cls.from_pretrained(found, dialect=dialect), 'auto')
             quantize(policy.model, dtype)
             return policy

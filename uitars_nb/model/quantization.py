@@ -76,7 +76,7 @@ def quantize(
     if model.device.type != 'cpu':
         raise ValueError(f'{scheme} is computed on CPUs; on a GPU serve a quantised checkpoint with vLLM, give its URL')
     if getattr(model, '_hf_peft_config_loaded', False):
-        raise ValueError('an adapter cannot be quantised: merge it into its base first (`uitars-nb merge`)')
+        raise ValueError('an adapter cannot be quantised: merge it into its base first, uitars-nb merge OUT ADAPTER')
     last = model.get_output_embeddings()
     for name, layer in [*model.named_modules()]:
         if type(layer) is not nn.Linear or layer is last or min(layer.weight.shape) < 128: continue

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
+from ..core.plugins import is_plugin
 from ..core.types import Completion, ContextExceeded, RequestFailed
 from .dialects import Dialect, get_dialect
 from .engine.sampling import Sampling
@@ -134,13 +135,15 @@ def find_model(
     model: str,     # its name; '': the first of the list
     url: str,       # of the server, for messages
 ) -> dict:
-    "The entry of a model. Raises `RemoteError` if the list is invalid or lacks the model."
+    "The entry of a model, without a dialect MODULE:NAME. Raises `RemoteError` for a list that lacks the model."
     try: known = {o['id']: o for o in answer['data']}
     except (KeyError, TypeError) as e:
         raise RemoteError(f'{url} answered with something other than a list of models: {str(answer)[:300]}') from e
     if not known: raise RemoteError(f'{url} serves no model')
     if model and model not in known: raise RemoteError(f'{url} does not serve {model!r}, only {", ".join(known)}')
-    return known[model or next(iter(known))]
+    found = known[model or next(iter(known))]
+    code = is_plugin(str(found.get('dialect', '')))   # a server does not choose what the client imports
+    return {k: v for k, v in found.items() if not (code and k == 'dialect')}
 
 # %% ../../nbs/30_model/70_remote.ipynb #907854b1
 class RetryingClient:

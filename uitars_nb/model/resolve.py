@@ -7,7 +7,7 @@ __all__ = ['FILES', 'SHIPPED', 'NEEDED', 'FACTS', 'BY_TYPE', 'shipped', 'locate'
            'fetch', 'load_config', 'dialect_of', 'saved_facts', 'adapter_base', 'Checkpoint']
 
 # %% ../../nbs/30_model/32_resolve.ipynb #5b9e80f9
-import contextlib, logging, zlib
+import contextlib, logging, sys, zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.utils import cached_file
 
 import uitars_nb
+from ..core.plugins import is_plugin
 from ..core.runs import read_json
 from .dialects import Dialect, get_dialect
 from .nano import nano as _nano  # so that the Auto classes know the small policy
@@ -118,8 +119,12 @@ def dialect_of(
     facts: dict,                # content of the checkpoint's `FACTS` file
     name: str | None = None,    # the caller's choice
 ) -> Dialect:
-    "The dialect of a checkpoint. Raises `ValueError` for an unknown name."
-    return get_dialect(name or facts.get('dialect') or BY_TYPE.get(model_type, 'ui-tars-2'))
+    "The dialect of a checkpoint. Raises `ValueError` for an unknown name, or a stored one of an unknown module."
+    stored = facts.get('dialect') or BY_TYPE.get(model_type, 'ui-tars-2')
+    if not name and is_plugin(stored) and stored.partition(':')[0] not in sys.modules:
+        raise ValueError(f'the checkpoint was saved with the dialect {stored}, whose code is not run unasked: '
+                         'give the dialect too (--dialect), or import its module first')
+    return get_dialect(name or stored)
 
 # %% ../../nbs/30_model/32_resolve.ipynb #8a2da7ca
 def saved_facts(

@@ -42,6 +42,7 @@ class InfinityOptions:
     suite: str = 'infinity/real'   # infinity/APP, real, function, easy, medium, hard, oracle, or tasks
     browsers: int = 1              # Chromium processes
     sessions: int = 2              # sessions in each
+    samples: int = 1               # episodes of each task, for pass@k; above 1 needs a temperature
 
 @dataclass(frozen=True)
 class BrowseCompOptions:
@@ -67,6 +68,7 @@ class SWEBenchOptions:
 class OSWorldOptions:
     "OSWorld."
     serve: bool = False                         # serve a desktop as its guest, until Ctrl-C
+    port: int = 5000                            # of --osworld.serve; 0: a free one. Chromium's: 9222 with 5000, or free
     tasks: Path | None = None                   # JSON of tasks, or a folder of them, to play under its own loop
     address: str = '127.0.0.1:5000:9222:0:0'    # of the desktop, as --osworld.serve prints it
     pause: float = 2.                           # seconds after each action
@@ -115,6 +117,7 @@ class BenchConfig:
     dtype: str = 'auto'         # weights: float32, bfloat16, float16, auto (as stored); on the CPU also int8, w4a8
     dialect: str = ''           # ui-tars-2, ui-tars-1.5 or ui-tars-1; empty: as the server or the training has it
     context: int = 0            # tokens of prompt and reply; 0: as the server or the training has it
+    images: int = 0             # newest screenshots in the prompt; 0: as in training
     judge: WebJudgeOptions = field(default_factory=WebJudgeOptions)
     grounding: GroundingOptions = field(default_factory=GroundingOptions)
     infinity: InfinityOptions = field(default_factory=InfinityOptions)
@@ -128,11 +131,11 @@ class BenchConfig:
     webarena: WebArenaOptions = field(default_factory=WebArenaOptions)
 
     def __post_init__(self):
-        check_numbers(self, positive='concurrent max_tokens top_p', weights='max_steps temperature context',
+        check_numbers(self, positive='concurrent max_tokens top_p', weights='max_steps temperature context images',
                       shares='top_p')
 
 # %% ../../nbs/85_pipelines/64_bench_options.ipynb #ee232688
-PLAYER = 'temperature', 'top_p', 'max_tokens', 'seed', 'dtype', 'dialect', 'context'
+PLAYER = 'temperature', 'top_p', 'max_tokens', 'seed', 'dtype', 'dialect', 'context', 'images'
 
 def player_options(config: BenchConfig) -> dict:
     "Arguments of `evaluation.policies.make_player`."

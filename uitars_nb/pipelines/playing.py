@@ -114,11 +114,13 @@ def score_line(
     out: Path,  # a run's directory
 ) -> str:
     """Mean success with its interval, episodes, environment failures and false claims, in one line; also the share with
-    a reward above 0 if it differs."""
+    a reward above 0 and the mean reward, if they differ."""
     s = read_json(out / 'summary.json')
     rate = '{value:.1%} [{low:.1%}, {high:.1%}]'.format(**s['success'])
     above = s.get('positive', s['success'])
     notes = [f', {above["value"]:.1%} with a reward above 0'] if above != s['success'] else []
+    reward = s.get('reward', s['success'])['value']   # of games it is the share of the reference
+    notes += [f', mean reward {reward:.2f}'] if abs(reward - s['success']['value']) > .005 else []
     notes += [f', {v:.1%} pass@{k}' for k, v in s.get('pass_at', {}).items() if k != '1']
     played = f"over {s['tasks']} tasks, {s['episodes']} episodes, {s['env_failures']} environment failures"
     lost = f'; {s["given_up"]} episodes given up: the same command plays them again' if s.get('given_up') else ''

@@ -88,7 +88,8 @@ def check_rollout_dtype(
     if job.rollout_dtype not in ('int8', 'w4a8'): return
     import torch
     if job.lora or (Path(start)/'adapter_config.json').exists():
-        raise ValueError(f'an adapter cannot play in {job.rollout_dtype}: merge it into its base first, or take auto')
+        raise ValueError(f'an adapter cannot play in {job.rollout_dtype}: merge it into its base first, '
+                         'uitars-nb merge OUT ADAPTER, or take auto')
     if torch.cuda.is_available():
         raise ValueError(f'{job.rollout_dtype} is computed on CPUs, and this machine plays on its GPU: take auto')
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 # importing a module registers its tasks
 import uitars_nb.tasks.corridor, uitars_nb.tasks.files.task, uitars_nb.tasks.recall, uitars_nb.tasks.files.downloads
-import uitars_nb.tasks.games.midgame, uitars_nb.tasks.games.segments
+import uitars_nb.tasks.games.levels, uitars_nb.tasks.games.midgame
 import uitars_nb.tasks.synthesis.forms, uitars_nb.tasks.synthesis.search
 from ..sandbox.browser.chromium import versions
 from ..sandbox.browser.pool import BrowserPool

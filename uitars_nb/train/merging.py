@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['State', 'Method', 'MAY_DIFFER', 'Weights', 'check_weights', 'mean', 'merge_states', 'config_differences',
-           'check_mergeable', 'whole_folders', 'merge_checkpoints', 'search_weights']
+           'check_mergeable', 'whole_folders', 'merge_checkpoints', 'store_whole', 'search_weights']
 
 # %% ../../nbs/70_train/60_merging.ipynb #4039f4bd
 import contextlib, shutil, tempfile
@@ -188,6 +188,23 @@ def merge_checkpoints(
             for o in folders[0].glob(pattern):
                 if o.suffix not in ('.safetensors', '.md'): shutil.copy(o, part)
         write_json(part/FACTS, dict(dialect=Checkpoint.of(names[0]).dialect.name, name=Path(out).name))
+
+def store_whole(
+    name: str | Path,     # a folder, or a name on the Hugging Face hub
+    out: str | Path,      # replaced if it is a checkpoint
+    dtype: str = 'auto',  # of the stored weights: float32, bfloat16, float16; 'auto': as they are
+):
+    """Write one checkpoint with all weights: an adapter is added to its base. Loads all weights. Raises `ValueError`
+    if the weights are quantised, or if there is neither an adapter nor a dtype."""
+    found = Checkpoint.of(name, download=True)
+    if not found.adapter and dtype == 'auto':
+        raise ValueError(f'{name} is no adapter: merging takes an adapter, or two checkpoints or more; '
+                         'give a dtype to store one checkpoint in it')
+    check_mergeable([name])
+    policy = Policy.from_pretrained(found, dtype=dtype)
+    merge_adapter(policy.model)
+    policy.name = Path(out).name
+    policy.save(out)
 
 
 # %% ../../nbs/70_train/60_merging.ipynb #ca9bb2b7

@@ -61,7 +61,7 @@ const Kit = (() => {
       catch_up(Math.min(e.timeStamp, performance.now()))
       if (!game[name] || over()) return
       game[name](session.state, ...args, session.random)
-      session.steps++
+      if (name === 'key' || name === 'press') session.steps++   // a drag is one move, as for the agent
       settle()
       show()
     }

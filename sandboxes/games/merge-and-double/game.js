@@ -47,7 +47,7 @@ Kit.play({
       motion: null}
   },
   view: s => ({score: s.score, board: {board: s.board, falling: s.falling, next: s.next},
-    outcome: s.over ? 'fail' : null, reason: 'a column is full',
+    outcome: s.over ? 'fail' : null, reason: 'the middle column is full',
     progress: Math.min(1, s.score / 5000)}),
   key(s, name, random) {
     const by = {ArrowLeft: -1, ArrowRight: 1}[name], c = s.falling.c + by

@@ -61,7 +61,7 @@ Kit.play({
   key(s, name) { if (name in WAYS) step(s, WAYS[name]) },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['solved', carried]], '#1b4332')
-    Kit.text(g, s.apples.length ? `${s.apples.length} apples left` : 'to the exit', Kit.WIDTH / 2, 27, 9, '#40916c')
+    Kit.text(g, s.apples.length ? `${s.apples.length} apple${s.apples.length > 1 ? 's' : ''} left` : 'to the exit', Kit.WIDTH / 2, 27, 9, '#40916c')
     const at = ([r, c]) => [LEFT + c * CELL, TOP + r * CELL]
     for (let r = 0; r < N; r++) for (let c = 0; c < N; c++)
       Kit.box(g, ...at([r, c]), CELL, CELL, (r + c) % 2 ? '#b7e4c7' : '#c7ecd4', 0)

@@ -7,12 +7,20 @@ function cross([a, b], [c, d]) {
   const side = (p, q, r) => Math.sign((q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0]))
   return side(a, b, c) * side(a, b, d) < 0 && side(c, d, a) * side(c, d, b) < 0
 }
-function crossings(s) {
-  let n = 0
-  s.threads.forEach(([a, b], i) => s.threads.slice(0, i).forEach(([c, d]) => {
-    if (new Set([a, b, c, d]).size === 4 && cross([s.knots[a], s.knots[b]], [s.knots[c], s.knots[d]])) n++
-  }))
-  return n
+const TOUCH = 4   // a thread that comes so near to a knot lies on it
+function gap(p, [a, b]) {   // from a point to a thread
+  const [x, y] = [b[0] - a[0], b[1] - a[1]], long = x * x + y * y
+  const t = long ? Math.max(0, Math.min(1, ((p[0] - a[0]) * x + (p[1] - a[1]) * y) / long)) : 0
+  return Math.hypot(p[0] - a[0] - t * x, p[1] - a[1] - t * y)
+}
+const disjoint = (t, u) => !t.some(o => u.includes(o))
+const ends = (knots, thread) => thread.map(i => knots[i])
+const crossed = (knots, t, u) => disjoint(t, u) && cross(ends(knots, t), ends(knots, u))
+const under = (knots, t) => knots.filter((p, i) => !t.includes(i) && gap(p, ends(knots, t)) < TOUCH).length
+// pairs of threads that cross, and threads that lie on a knot of others
+function crossings({knots, threads}) {
+  return threads.reduce((n, t, i) =>
+    n + threads.slice(0, i).filter(u => crossed(knots, t, u)).length + under(knots, t), 0)
 }
 const far = (list, p) => list.every(q => Math.hypot(q[0] - p[0], q[1] - p[1]) > 22)
 const spot = random => [LEFT + 10 + random.int(SIDE - 20), TOP + 10 + random.int(HEIGHT - 20)]
@@ -30,9 +38,7 @@ function level_of(level, random) {
   pairs.sort((p, q) => long(p) - long(q))
   for (const [a, b] of pairs) {
     if (threads.length >= 2 * n - 4) break
-    const clear = threads.every(([c, d]) => new Set([a, b, c, d]).size < 4
-      || !cross([home[a], home[b]], [home[c], home[d]]))
-    if (clear) threads.push([a, b])
+    if (!under(home, [a, b]) && !threads.some(t => crossed(home, [a, b], t))) threads.push([a, b])
   }
   const s = {knots: [], threads, home, held: null}
   do s.knots = random.shuffle(home.slice()); while (crossings(s) < Math.min(level, 6))
@@ -63,8 +69,7 @@ Kit.play({
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['cross', crossings(s)], ['solved', carried]], '#6d597a')
     s.threads.forEach(([a, b], i) => {
-      const bad = s.threads.some(([c, d]) => new Set([a, b, c, d]).size === 4
-        && cross([s.knots[a], s.knots[b]], [s.knots[c], s.knots[d]]))
+      const bad = under(s.knots, [a, b]) || s.threads.some(t => crossed(s.knots, [a, b], t))
       Object.assign(g, {strokeStyle: bad ? COLORS[i % COLORS.length] : '#adb5bd', lineWidth: bad ? 2.5 : 1.6,
         lineCap: 'round'})
       g.beginPath()

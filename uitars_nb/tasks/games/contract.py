@@ -88,7 +88,7 @@ class GameState:
     score: float
     level: float | None
     lives: float | None
-    progress: float | None    # 0 to 1 of the whole game
+    progress: float | None    # 0 to 1 of the present level; None if the game does not say
     terminal: bool
     outcome: str | None       # 'success', 'fail' or None
     reason: str | None        # why the game ended

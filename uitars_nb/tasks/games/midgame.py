@@ -93,14 +93,6 @@ class Midgame(Game):
         "The heuristic player of the game. Raises `LookupError` if it has none."
         return get_task(self.name.rpartition('-')[0]).oracle(session, spec)
 
-    async def think_aloud(self, session, spec: TaskSpec) -> str:
-        "What a thought reads on the game's screen."
-        return await get_task(self.name.rpartition('-')[0]).think_aloud(session, spec)
-
-    async def name_at(self, session, point: tuple[int, int]) -> str:
-        "What a thought calls the place of a click on the game's screen."
-        return await get_task(self.name.rpartition('-')[0]).name_at(session, point)
-
 # %% ../../../nbs/20_tasks/25_games/06_midgame.ipynb #ade13902
 def midgame_of(
     game: Game,

@@ -76,7 +76,8 @@ def keep_score(
     folder: Path,        # of a game
     score: HumanScore,
 ) -> list[dict]:
-    "Append a person's score to `human.json`; all scores there."
+    "Append a person's score to `human.json`; all scores there. Raises `ValueError` for a score of 0 or less."
+    if score.score <= 0: raise ValueError(f'a score of {score.score:g} is no reference, so it was not kept')
     scores = [*read_json(folder/HUMAN, []), asdict(score)]
     write_json(folder/HUMAN, scores)
     return scores

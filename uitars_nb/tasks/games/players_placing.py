@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['WOOD', 'HEX_PIECES', 'HEX_CELLS', 'HEX_AXES', 'HEX_LINES', 'HEX_NEAR', 'ROLLS', 'place_wood', 'roughness',
-           'play_wood', 'place_hex', 'hex_roughness', 'play_hex', 'drop_block', 'play_merge', 'name_column',
-           'read_merge', 'roll_moves', 'play_cube']
+           'play_wood', 'place_hex', 'hex_roughness', 'play_hex', 'drop_block', 'play_merge', 'roll_moves', 'play_cube']
 
 # %% ../../../nbs/20_tasks/25_games/35_players_placing.ipynb #e948db4e
 import math
@@ -14,9 +13,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from ...core.types import Action, TaskSpec
-from .contract import GameState
-from .game import click_at, drag_between, game_state, player, reading, tap
-from .players_2048 import power
+from .game import click_at, drag_between, game_state, player, tap
 from .players_paths import keys_to
 
 # %% ../../../nbs/20_tasks/25_games/35_players_placing.ipynb #21ce0177
@@ -148,23 +145,6 @@ async def play_merge(session, spec: TaskSpec) -> AsyncIterator[Action]:
             after = max((then[1] for b in range(5) if (then := drop_block(done[0], b, state['next']))), default=0)
             options.append((done[1] + .7 * after - 3 * (done[0] > 0).sum() - (done[0] > 0).sum(0).max() ** 2, c))
         yield click_at(session, 17 + 25 * (max(options)[1] + .5), 110)
-
-# %% ../../../nbs/20_tasks/25_games/35_players_placing.ipynb #cd1e6111
-def name_column(
-    state: GameState,
-    x: float,   # of the place, logical units
-    y: float,
-) -> str:
-    "The column at a place."
-    return f'column {min(5, max(1, int((x - 17) // 25) + 1))}'
-
-@reading('merge-and-double', place=name_column)
-def read_merge(state: GameState) -> str:
-    "The columns, the falling and the next block, and the numbers of the columns that end in an equal block."
-    columns, falling = np.array(state.board['board']).T, state.board['falling']['value']
-    stacks = [''.join(power(o) for o in column[::-1] if o) or '.' for column in columns]
-    equal = ' '.join(str(k) for k, o in enumerate(stacks, 1) if o[-1] == power(falling)) or 'none'
-    return f"{' '.join(stacks)}; {power(falling)} then {power(state.board['next'])}; equal {equal}"
 
 # %% ../../../nbs/20_tasks/25_games/35_players_placing.ipynb #8576b5e7
 ROLLS = dict(up=((-1, 0), (3, 2, 0, 1, 4, 5)), right=((0, 1), (4, 5, 2, 3, 1, 0)),
