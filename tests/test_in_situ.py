@@ -93,8 +93,12 @@ def test_hours_numbers_and_tags_of_subtitles():
 @given(st.text(max_size=60))
 @example(':0 0:')   # found by hypothesis: no repetition
 def test_what_is_written_down_has_no_words_that_were_not_said(spoken):
-    words = lambda text: {*re.findall(r'\w+', text.casefold())}   # ':er' says 'er'
+    words = lambda text: {*re.findall(r'\w+', text.casefold())}   # 'a,a' says 'a'
     assert words(clean_speech(spoken)) <= words(spoken)
+
+
+@pytest.mark.parametrize('spoken, cleaned', [(':er', ':er.'), ('the co-er', 'The co-er.'), ('er, no', 'No.'), ('um... yes', 'Yes.'), ('so, uhm', 'So.')])
+def test_fillers_are_whole_words(spoken, cleaned): assert clean_speech(spoken) == cleaned
 
 
 # What may be learned from

@@ -70,7 +70,7 @@ def words_beside(
     return [' '.join(o) for o in out]
 
 # %% ../../../nbs/60_flywheel/50_annotation/15_think_aloud.ipynb #d7692c78
-FILLERS = re.compile(r"\b(?:u+h+m*|u+m+|e+r+m*|h+m+|(?:you know|i mean)(?=,))\b[,.]?\s*", re.I)
+FILLERS = re.compile(r"(?<!\S)(?:u+h+m*|u+m+|e+r+m*|h+m+|(?:you know|i mean)(?=,))[,.]*(?!\S)\s*", re.I)
 TWICE = re.compile(r"(?<!\S)([\w']+(?: [\w']+){0,2})(?:[, ]+\1(?![^\s,.!?;]))+", re.I)
 
 def clean_speech(

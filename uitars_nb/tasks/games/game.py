@@ -145,7 +145,8 @@ class Game:
 
     @property
     def reference(self) -> float:
-        "The score that counts as 100 %: the mean of persons' scores of this version in `human.json`, else the manifest's."
+        """The score that counts as 100 %: the mean of persons' scores of this version in `human.json`, else the
+        manifest's."""
         kept = read_json(self.folder/'human.json', []) if self.folder else []
         scores = [o['score'] for o in kept if o['score'] > 0 and o['checksum'] == self.checksum]   # of this version
         return sum(scores) / len(scores) if scores else self.manifest.reference

@@ -7,10 +7,9 @@ __all__ = ['SUFFIX', 'HIGHEST', 'LAST', 'LEVELLED', 'Level', 'level_of']
 
 # %% ../../../nbs/20_tasks/25_games/07_levels.ipynb #94e04c60
 import random
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from ...core.types import Action, TaskSpec
+from ...core.types import TaskSpec
 from ..base import SUITES, Outcome, get_task, register
 from .game import Game, game_state
 from .midgame import Midgame, remember, saved_game
@@ -55,7 +54,8 @@ class Level(Midgame):
                 if (await game_state(session)).score > start: return boards[-self.last:]
                 boards.append(await saved_game(session))
         finally: await player.aclose()
-        raise ValueError(f'{self.name}: the heuristic player does not solve level {spec.params["level"]} of seed {spec.seed}')
+        level = spec.params['level']
+        raise ValueError(f'{self.name}: the heuristic player does not solve level {level} of seed {spec.seed}')
 
     async def verify(self, session, spec: TaskSpec) -> Outcome:
         "Reward 1 when the level is solved, else 0."

@@ -38,7 +38,8 @@ def crossings(
 ) -> int:
     "Number of pairs of threads that cross, and of threads that lie on a knot of others."
     pairs = ((t, u) for i, t in enumerate(threads) for u in threads[:i] if not {*t} & {*u})
-    on = sum(knot_gap(o, knots[a], knots[b]) < TOUCH for a, b in threads for i, o in enumerate(knots) if i not in (a, b))
+    on = sum(knot_gap(o, knots[a], knots[b]) < TOUCH
+             for a, b in threads for i, o in enumerate(knots) if i not in (a, b))
     return on + sum(threads_cross(knots[a], knots[b], knots[c], knots[d]) for (a, b), (c, d) in pairs)
 
 # %% ../../../nbs/20_tasks/25_games/30_players_yarn.ipynb #20af2cb8
