@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name as canonical
 ini = configparser.ConfigParser(interpolation=None)
 ini.read(Path(__file__).resolve().parents[1]/'settings.ini', encoding='utf-8')
 OLDEST = ini['DEFAULT']['min_python'] + '.0'
+APART = ('openenv-core==0.3.0',)   # its requirements disagree with the versions here: an environment of its own
 
 
 def walk(name, extras, seen):
@@ -39,4 +40,4 @@ def closure(name='uitars-nb', extras=('dev', 'ray', 'speech', 'ocr', 'gguf')):
     return sorted({f'{n}=={v}' for (n, _), v in seen.items() if n != name})
 
 
-if __name__ == '__main__': print('# Exact versions of everything; made by `make constraints`', *closure(), sep='\n')
+if __name__ == '__main__': print('# Exact versions of everything; made by `make constraints`', *sorted([*closure(), *APART]), sep='\n')

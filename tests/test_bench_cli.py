@@ -27,7 +27,7 @@ from uitars_nb.evaluation.benchmarks.webarena_infinity import CLONE
 from uitars_nb.pipelines.bench import BENCHMARKS, read_examples
 from uitars_nb.tasks.base import SANDBOXES
 
-NAMES = {'androidworld', 'browsecomp', 'cube', 'grounding', 'harbor', 'infinity', 'mind2web', 'osworld', 'swebench', 'webarena-verified'}
+NAMES = {'androidworld', 'browsecomp', 'cube', 'grounding', 'harbor', 'infinity', 'mind2web', 'openenv', 'osworld', 'swebench', 'webarena-verified'}
 root = Path(__file__).resolve().parents[1]
 
 
@@ -236,7 +236,8 @@ def test_results_of_a_harbor_job(say, tmp_path):
 
 @pytest.mark.parametrize('name, lines', [('harbor', ['harbor run -d terminal-bench@2.0 --agent uitars_nb.evaluation.benchmarks.terminal_bench:UitarsAgent --ak policy=mine']),
                                          ('osworld', ['uitars-nb bench osworld --osworld.serve', 'PYTHONPATH=OSWORLD uitars-nb bench osworld --osworld.tasks TASKS --policy mine']),
-                                         ('cube', ['cube test uitars_nb.evaluation.benchmarks.cube', '--cube.config MODULE:NAME --policy mine'])])
+                                         ('cube', ['cube test uitars_nb.evaluation.benchmarks.cube', '--cube.config MODULE:NAME --policy mine']),
+                                         ('openenv', ['uitars-nb bench openenv --openenv.serve --openenv.suite miniwob/quick', 'http://127.0.0.1:8000'])])
 def test_a_harness_that_is_not_here_is_told_by_its_command_line(name, lines, say, tmp_path):
     told = say('bench', name, '--policy', 'mine', '--out', tmp_path/'run')
     assert all(o in told for o in lines) and not (tmp_path/'run').exists()

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from uitars_nb.agent.loop import Reply
+from uitars_nb.agent.suite_player import offered, schemas
 from uitars_nb.core.types import Action
-from uitars_nb.evaluation.benchmarks.cube import LIVE, SuitePlayer, cube_actions, offered, schemas
+from uitars_nb.evaluation.benchmarks.cube import LIVE, CubePlayer, cube_actions
 from uitars_nb.sandbox.base import ActionError
 from uitars_nb.sandbox.browser.chromium import find_chromium
 from uitars_nb.tasks.base import suite
@@ -23,16 +24,16 @@ with_cube = pytest.mark.skipif(not Path(PYTHON or '/none').is_file(), reason='UI
 
 
 def test_schemas_say_what_the_session_takes():
-    assert {o['name'] for o in schemas(offered('miniwob/click-test'))} & {'finished', 'execute_bash', 'open_app'} == set()
+    assert {o['name'] for o in schemas(offered('miniwob/click-test', endings=False))} & {'finished', 'execute_bash', 'open_app'} == set()
     for o in schemas(offered('miniwob/click-test')):
         assert o['description'] and all(p.get('description') for p in o['parameters']['properties'].values())
 
 
 def test_two_players_of_a_task_show_the_same_first_screen_and_close_twice():
     (spec,) = suite('miniwob/click-test', 'test')
-    one, two = SuitePlayer(spec), SuitePlayer(spec)
+    one, two = CubePlayer(spec), CubePlayer(spec)
     for player in (one, two): player.reset()
-    assert np.array_equal(one.player.obs.screenshot, two.player.obs.screenshot) and LIVE[spec.id] is two
+    assert np.array_equal(one.obs.screenshot, two.obs.screenshot) and LIVE[spec.id] is two
     assert 'finished' in one.act('finished', {})
     assert 'point' in two.act('click', dict(point='left')) and not two.act('click', dict(point='<point>1 999</point>')) and not two.act('click', dict(point=[1, 999]))
     for player in (one, two): player.close(); player.close()

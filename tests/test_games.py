@@ -3,6 +3,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -15,13 +16,14 @@ import numpy as np
 import pytest
 
 from uitars_nb.cli.main import main
-from uitars_nb.core.types import Action, TaskSpec
+from uitars_nb.core.types import Action, StopReason, TaskSpec
 from uitars_nb.sandbox.browser.chromium import launch
 from uitars_nb.sandbox.browser.session import BrowserSession
 from uitars_nb.sandbox.desktop.xserver import XServer
 from uitars_nb.tasks.base import SUITES, TASKS, get_task, register
-from uitars_nb.tasks.games import check
-from uitars_nb.tasks.games.game import BROWSER, FOLDER, STATE, drag_between, game_at, game_state, load_players, random_action, tap
+from uitars_nb.agent.loop import EpisodeLimits, Reply, limits_of, run_episode
+from uitars_nb.tasks.games import check, person
+from uitars_nb.tasks.games.game import BROWSER, FOLDER, STATE, click_at, drag_between, game_at, game_state, load_players, random_action, tap
 from uitars_nb.tasks.games.person import HumanScore, keep_score, play_by_hand
 from uitars_nb.tasks.games.real_time import paced, record_inputs, repeat_in_real_time
 
@@ -180,6 +182,76 @@ def test_stacked_knots_do_not_solve_yarn_untangle():
     run(work)
 
 
+SAID = """text => {   // restores a game; the words that it writes in its first frame
+  const said = [], {fillText} = CanvasRenderingContext2D.prototype
+  CanvasRenderingContext2D.prototype.fillText = function (...args) { said.push(args[0]); fillText.apply(this, args) }
+  gameAPI.restore(text)
+  CanvasRenderingContext2D.prototype.fillText = fillText
+  return said
+}"""
+
+
+@pytest.mark.parametrize('name, level, ending, words', [
+    ('games/gem-11', 1, lambda s: s['board'][0].__setitem__(0, 11), 'Gem 11'),
+    ('games/lm-sokoban', 6, lambda s: s.update(boxes=s['targets']), 'All boxes are on targets'),
+    ('games/lm-candy-crush', 1, lambda s: s.update(left=0), 'No swap is left')])
+def test_a_game_that_is_over_says_why(name, level, ending, words):
+    "Once, whether the game or the kit draws the banner; a game in progress shows none."
+    async def work(chromium, session):
+        await get_task(name).setup(session, TaskSpec(name, 1, params=dict(level=level)))
+        game = json.loads(await session.evaluate('gameAPI.checkpoint()'))
+        before = await session.evaluate(SAID, json.dumps(game))
+        ending(game['state'])
+        after = await session.evaluate(SAID, json.dumps(game))
+        return before, after, (await game_state(session)).terminal
+    before, after, ended = run(work)
+    assert ended and before.count(words) == 0 and after.count(words) == 1
+
+
+def test_limits_grow_with_the_budget_of_a_game():
+    usual, limits = EpisodeLimits(), lambda name, n: limits_of(get_task(name), TaskSpec(name, max_steps=n), EpisodeLimits())
+    assert all(limits(o, get_task(o).max_steps) == usual for o in SUITES['games/all'])
+    long = limits('games/lm-2048', get_task('games/lm-2048').max_steps)
+    assert long.tokens == 10 * usual.tokens and long.session_ms == 10 * usual.session_ms and long.seconds == usual.seconds
+    assert limits('games/2048', 400).tokens == 4 * usual.tokens and limits_of(object(), TaskSpec('other', max_steps=400), usual) == usual
+
+
+def test_a_game_ends_by_its_own_rule_and_not_as_a_loop():
+    "In 2048 of LMGame-Bench ten moves that change nothing end the game; five alike end other episodes."
+    class Stubborn:
+        def __init__(self, session, task, spec): pass
+        async def act(self, steps, obs): return Reply(actions=(tap('left'),))
+    async def work(chromium, session):
+        return [await run_episode(session, get_task(o), TaskSpec(o, 1, max_steps=get_task(o).max_steps), Stubborn)
+                for o in ('games/lm-2048', 'games/2048')]
+    patient, other = run(work)
+    assert (patient.stop, patient.info['reason']) == (StopReason.TERMINATED, '10 moves changed nothing')
+    assert other.stop is StopReason.LOOP
+
+
+@pytest.mark.parametrize('end', [(0, -19), (19, 0), (-19, 0), (0, 19)])
+def test_a_person_swaps_candies_by_a_slow_drag(end):
+    "Press, many moves with time between them, and release: one swap, as for the agent's drag or two clicks."
+    async def work(chromium, session):
+        task, swaps = get_task('games/lm-candy-crush'), []
+        x, y = 4 + 3.5 * 19, 36 + 3.5 * 19
+        to = x + end[0], y + end[1]
+        for way in ('slow', 'drag', 'clicks'):
+            await task.setup(session, TaskSpec(task.name, 2))
+            if way == 'slow':
+                await session.act(Action('mouse_down', dict(point=click_at(session, x, y).args['point'])))
+                for k in range(1, 5):
+                    await session.act(Action('move_to', dict(point=click_at(session, x + end[0] * k / 4, y + end[1] * k / 4).args['point'])))
+                await session.act(Action('mouse_up', dict(point=click_at(session, *to).args['point'])))
+            elif way == 'drag': await session.act(drag_between(session, (x, y), to))
+            else:
+                for o in ((x, y), to): await session.act(click_at(session, *o))
+            swaps.append((await game_state(session)).board)
+        return swaps
+    slow, drag, clicks = run(work)
+    assert slow == drag == clicks and slow['left'] == 49
+
+
 def test_a_drag_is_one_move():
     async def work(chromium, session):
         task = get_task('games/yarn-untangle')
@@ -219,14 +291,130 @@ window.gameAPI = {init: async () => { n = 0 }, getState: () => ({metrics: {score
 }
 
 
+def packed(tmp_path, page, **facts):
+    "A folder with a game of that page."
+    (folder := tmp_path/'broken').mkdir()
+    (folder/'index.html').write_text(f'<!doctype html><body>{page}')
+    (folder/'manifest.json').write_text(json.dumps(dict(id='broken', title='Broken', rules='Press left.', keys=['left'], mouse=[], budget=10) | facts))
+    return folder
+
+
 @pytest.mark.parametrize('kind', BROKEN)
 def test_broken_games_are_found(kind, tmp_path):
     page, words = BROKEN[kind]
-    (folder := tmp_path/'broken').mkdir()
-    (folder/'index.html').write_text(f'<!doctype html><body>{page}')
-    (folder/'manifest.json').write_text(json.dumps(dict(id='broken', title='Broken', rules='Press left.', keys=['left'], mouse=[], budget=10)))
-    found = asyncio.run(check.check_game(folder, seeds=range(1)))
+    found = asyncio.run(check.check_game(packed(tmp_path, page), seeds=range(1)))
     assert any(words in o for o in found), found
+
+
+# a small game that keeps the contract: the left arrow is right after an odd number, the right arrow after an even one;
+# a click draws a new number, and a level begins with its number in front
+SOUND = '''<h1 style="font-size: 12px"></h1><script>let s, at
+const h = document.querySelector('h1'), next = () => { s.chance = (s.chance * 1103515245 + 12345) % 2147483648; h.textContent = `${s.level} ${s.chance} ${s.score}` }
+const begin = (seed, level) => { at = Date.now(); h.dataset.seed = seed; s = {chance: seed * 7919 + level, level, score: 0, moves: 0}; next() }
+const over = () => s.moves >= 40
+addEventListener('keydown', e => {
+  const k = ['ArrowLeft', 'ArrowRight'].indexOf(e.key)
+  if (k < 0 || over()) return
+  s.moves++
+  if ((s.chance >> 16) % 2 !== k) s.score++
+  next()
+})
+addEventListener('pointerdown', () => { if (!over()) { s.moves++; next() } })
+window.gameAPI = {capabilities: {seed: true, level: true}, init: async ({seed, level}) => begin(seed, level),
+  getState: () => ({metrics: {score: s.score, level: s.level}, terminal: {isTerminal: over(), reason: 'forty moves'}, game_state: {environment: {...s}}})}
+begin(0, 1)
+</script>'''
+FACTS = dict(keys=['left', 'right'], mouse=['click'], levels=3, budget=20, reference=20)
+
+
+async def play_sound(session, spec):
+    "Presses the right arrow."
+    while True: yield tap(('right', 'left')[((await game_state(session)).board['chance'] >> 16) % 2])
+
+
+@pytest.fixture
+def known(monkeypatch):
+    "The game's heuristic player is registered."
+    monkeypatch.setitem(load_players(), 'broken', play_sound)
+
+
+def test_a_small_sound_game_keeps_the_contract(known, tmp_path):
+    found = asyncio.run(check.examine_game(packed(tmp_path, SOUND, **FACTS), seeds=range(2)))
+    assert not any(found.values()), found
+    assert [*found] == ['start', 'seeds', 'determinism', 'reading', 'controls', 'levels', 'budget', 'player', 'network', 'clock', 'console']
+
+
+FAULTS = {   # kind -> (check, what to replace in the page, by what, changes of the manifest, words of the only finding)
+    'the seed is ignored': ('seeds', 'begin(seed, level)', 'begin(4, level)', {}, 'seeds 0, 1, 2 give the same game'),
+    'it says that the seed is ignored': ('seeds', '', '', dict(seeded=False), 'seeds give different games'),
+    'the level is ignored': ('levels', 'init: async ({seed, level}) => begin(seed, level)', 'init: async ({seed}) => begin(seed, 1)', {}, 'starts level 1'),
+    'the level is ignored and not reported': ('levels', 'init: async ({seed, level}) => begin(seed, level),\n  getState: () => ({metrics: {score: s.score, level: s.level}',
+                                              'init: async ({seed}) => begin(seed, 1),\n  getState: () => ({metrics: {score: s.score}', {}, 'starts like level 1'),
+    'fewer levels than it says': ('levels', 'begin(seed, level)', 'begin(seed, Math.min(level, 2))', {}, 'init({level: 3}) starts level 2'),
+    'over at its start': ('start', 's.moves >= 40', 'true', {}, 'over at its start (forty moves)'),
+    'over at one start': ('start', 's.moves >= 40', 'h.dataset.seed === "2"', {}, 'the game of seed 2 is over'),
+    'an unused key': ('controls', '', '', dict(keys=['left', 'right', 'z']), "'z' of \"keys\" changes nothing in 10 games"),
+    'an unused mouse': ('controls', "addEventListener('pointerdown'", "addEventListener('never'", {}, "'click' of \"mouse\" changes nothing"),
+    'a reference out of reach': ('player', '', '', dict(reference=30), 'the heuristic player reaches 20 at best in 2 games (mean 20)'),
+    'the clock scores late': ('clock', 's.score++', '{ s.score++; if (s.score > 14) s.score += (Date.now() - at) % 7 }', {}, 'depends on the clock'),
+    'it calls home late': ('network', 's.score++', "{ s.score++; if (s.score === 12) fetch('http://home.example/').catch(() => 0) }", {}, 'requests to the network, such as http://home.example/'),
+    'an uncaught exception': ('console', "if (k < 0 ||", "if (s.moves === 3) setTimeout(() => { throw new Error('no such tile') })\n  if (k < 0 ||", {}, 'no such tile'),
+    'a console error': ('console', 'begin(0, 1)', "begin(0, 1); console.error('sounds are missing'); console.error('and more')", {}, 'sounds are missing'),
+}
+
+
+@pytest.mark.parametrize('kind', FAULTS)
+def test_a_fault_is_found_by_its_check_alone(kind, known, tmp_path):
+    name, old, new, facts, words = FAULTS[kind]
+    assert old in SOUND
+    page = SOUND.replace(old, new, 1) if old else SOUND
+    found = asyncio.run(check.examine_game(packed(tmp_path, page, **FACTS | facts), seeds=range(2)))
+    [fault] = [o for faults in found.values() for o in faults]
+    assert found[name] == [fault] and words in fault, found
+
+
+def test_only_the_heuristic_player_gets_to_the_late_faults(tmp_path):
+    "Without a registered player the two pass, so they are found by its actions."
+    for kind in ('the clock scores late', 'it calls home late'):
+        name, old, new, _, _ = FAULTS[kind]
+        found = asyncio.run(check.examine_game(packed(tmp_path, SOUND.replace(old, new, 1), **FACTS), seeds=range(1)))
+        assert found[name] == [] and 'no heuristic player' in found['player'][0]
+        shutil.rmtree(tmp_path/'broken')
+
+
+async def lost_player(session, spec):
+    yield tap('left')
+    yield tap(('left', 'right')[(await game_state(session)).board['missing']])
+
+
+async def wrong_player(session, spec):
+    while True: yield tap('no such key')
+
+
+@pytest.mark.parametrize('broken, words', [
+    ('hang', 'gave no answer'), (lost_player, "KeyError: 'missing' (test_games.py:"), (wrong_player, 'ActionError')])
+def test_a_game_that_breaks_off_does_not_stop_the_next_one(broken, words, monkeypatch, tmp_path, capsys):
+    "Each game's faults are printed before the next one is examined."
+    page = SOUND.replace("addEventListener('keydown', e => {", "addEventListener('keydown', e => { for (;;);") if broken == 'hang' else SOUND
+    monkeypatch.setattr(check, 'BROWSER', replace(BROWSER, timeout=1.))
+    monkeypatch.setitem(load_players(), 'broken', play_sound if broken == 'hang' else broken)
+    folder, printed, examine = packed(tmp_path, page, **FACTS), [], check.examine_game
+    async def examined(source, seeds):
+        printed.append(capsys.readouterr().out)
+        return await examine(source, seeds)
+    monkeypatch.setattr(check, 'examine_game', examined)
+    assert main(['games', 'check', str(folder), str(tmp_path/'nowhere'), '--seeds', '1']) == 1
+    assert printed[0] == '' and words in printed[1] and printed[1].startswith(f'{folder}:\n  ')
+    assert '(checked: start, seeds' in printed[1] and 'manifest.json is missing' in capsys.readouterr().out
+
+
+def test_a_page_by_its_address_may_say_that_it_ignores_seeds(tmp_path):
+    folder = packed(tmp_path, SOUND.replace('begin(seed, level)', 'begin(4, 1)'))
+    page, found = folder/'index.html', []
+    for said in ('seed: true', 'seed: false'):
+        page.write_text(page.read_text().replace('seed: true', said))
+        found.append(asyncio.run(check.examine_game(page.as_uri()))['seeds'])
+    assert 'the same game' in found[0][0] and found[1] == []
 
 
 @pytest.mark.parametrize('change, words', [
@@ -280,6 +468,22 @@ def test_a_game_in_a_folder_of_ones_own(tmp_path):
     assert [o.split()[:2] for o in called('own_games', 'list').stdout.splitlines()][-1] == ['games/follow', 'Follow']
 
 
+def test_the_game_of_the_readme_keeps_the_contract(tmp_path):
+    "Its files, its module with a heuristic player, and its parts as tasks."
+    text = (FOLDER/'README.md').read_text()
+    block = lambda kind, start: next(o for o in re.findall(rf'```{kind}\n(.*?)```', text, re.S) if o.startswith(start))
+    (folder := tmp_path/'own/dots').mkdir(parents=True)
+    shutil.copy(FOLDER/'kit/kit.js', folder)
+    for name, found in (('index.html', block('html', '<!')), ('game.js', block('js', '// own')), ('manifest.json', block('json', '{')),
+                        ('../../my_games.py', block('python', '# my_games'))): (folder/name).write_text(found)
+    called = lambda *words: subprocess.run([sys.executable, '-m', 'uitars_nb', *words], cwd=tmp_path, capture_output=True, text=True,
+                                           env=os.environ | dict(PYTHONPATH='.', UITARS_TASKS='my_games'))
+    checked = called('games', 'check', 'own/dots', '--seeds', '2')
+    assert checked.returncode == 0 and 'keeps the contract' in checked.stdout, checked.stdout + checked.stderr
+    played = called('eval', '--policy', 'oracle', '--suite', 'games/dots-last2,games/dots-level,games/dots-midgame', '--episodes', '1', '--split', 'train')
+    assert played.returncode == 0 and '100.0% with a reward above 0' in played.stdout and '3 episodes, 0 environment failures' in played.stdout, played.stdout + played.stderr
+
+
 def test_games_of_the_benchmark_are_checked_with_their_own_player():
     assert {check.game_from(FOLDER/o).name for o in ('2048', 'lm/2048', 'lm/tetris')} == {'games/2048', 'games/lm-2048', 'games/lm-tetris'}
 
@@ -317,26 +521,46 @@ def test_the_command_line_checks_an_address(served, tmp_path, capsys):
     assert main(['games', 'check', served]) == 1 and 'has no window.gameAPI' in capsys.readouterr().out
 
 
-PRESS = """import time, pyautogui
-for k in range(200):   # until the budget of moves is spent
+PRESS = """import sys, time, pyautogui
+for k in range(400):   # until the budget of moves is spent, and beyond
     if k % 20 == 0: pyautogui.click(240, 420)
     pyautogui.press(('left', 'up', 'right', 'down')[k % 4])
     time.sleep(.2)"""
+CLOSE = "import time, pyautogui\nwhile True: pyautogui.press('enter'); time.sleep(.5)"
+
+
+@pytest.fixture
+def display(monkeypatch, tmp_path):
+    "A display of its own, and programs that use its mouse and keyboard."
+    server, hands = XServer((800, 800), folder=str(tmp_path)), []
+    for name, value in server.env.items(): monkeypatch.setenv(name, value)
+    yield lambda source: hands.append(subprocess.Popen([sys.executable, '-c', source]))
+    for o in hands: o.kill()
+    server.close()
 
 
 @pytest.mark.skipif(not shutil.which('Xvfb'), reason='needs Xvfb')
-def test_a_person_plays_in_a_window(monkeypatch, tmp_path):
-    "On a display of its own: keys of its keyboard reach the game, and the score comes back when the budget of moves is spent."
+def test_a_person_plays_in_a_window(display, monkeypatch):
+    "Keys of its keyboard reach the game. The window stays when the budget is spent, until Enter, and takes no more moves."
     game = get_task('games/2048')
-    game = replace(game, manifest=replace(game.manifest, budget=6))
-    server = XServer((800, 800), folder=str(tmp_path))
-    try:
-        for name, value in server.env.items(): monkeypatch.setenv(name, value)
-        fingers = subprocess.Popen([sys.executable, '-c', PRESS])
-        try: score = asyncio.run(asyncio.wait_for(play_by_hand(game, seed=1), 60))
-        finally: fingers.kill()
-    finally: server.close()
+    game, stayed = replace(game, manifest=replace(game.manifest, budget=6)), []
+    async def watched(page, most):
+        "As a person does, look at the window for two seconds after the last move, and press Enter."
+        async def look():
+            await page.wait_for_function("document.body.textContent.includes('Press Enter')", timeout=0)
+            first = await page.evaluate(STATE)
+            await asyncio.sleep(2)
+            stayed.extend([first['metrics']['moves'], (await page.evaluate(STATE))['metrics']['moves']])
+            stayed.append(await page.evaluate('[innerWidth === outerWidth, document.querySelector("canvas").clientWidth === innerWidth]'))
+            display(CLOSE)
+        _, answer = await asyncio.gather(look(), watch(page, most))
+        return answer
+    watch = person._watch
+    monkeypatch.setattr(person, '_watch', watched)
+    display(PRESS)
+    score = asyncio.run(asyncio.wait_for(play_by_hand(game, seed=1), 120))
     assert score.moves >= 6 and score.score >= 0 and score.checksum == game.checksum
+    assert stayed[0] == stayed[1] and stayed[2] == [True, True]   # no move after the end, no strip beside the game
 
 
 def test_a_person_needs_a_display(monkeypatch):

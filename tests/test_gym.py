@@ -1,5 +1,7 @@
 "The Gymnasium adapter: its checker, determinism, budgets, and a running Jupyter kernel."
+import random
 import warnings
+from dataclasses import replace
 
 import gymnasium
 import nbformat
@@ -9,8 +11,10 @@ from gymnasium.utils.env_checker import check_env
 from nbclient import NotebookClient
 
 from uitars_nb.core.actions import ACTION_SPACE, validate
+from uitars_nb.core.types import Action
 from uitars_nb.sandbox.base import EnvironmentFailure
-from uitars_nb.tasks.gym import NAMES, TaskEnv, action_space, to_action
+from uitars_nb.tasks.base import SUITES
+from uitars_nb.tasks.gym import FIELDS, NAMES, TaskEnv, action_space, to_action, to_values
 
 IDS = ['uitars-miniwob/click-test-v0', 'uitars-miniwob/enter-text-v0']
 
@@ -38,7 +42,7 @@ def test_every_sample_is_an_action():
     for _ in range(300):
         action = to_action(space.sample())
         fault = validate(action, ACTION_SPACE.select('gui'))
-        assert fault is None or action.name == 'hotkey', (action, fault)
+        assert fault is None or action.name in ('hotkey', 'press', 'release'), (action, fault)
 
 
 def test_same_seed_same_episode(env):
@@ -170,3 +174,63 @@ def test_finished_ends_the_episode_and_brings_its_answer(monkeypatch):
         env.reset(seed=0)
         assert env.step(env.action_space.sample() | dict(function=NAMES.index('finished'), text=text))[1:4] == (reward, True, False)
     env.close()
+
+
+GAMES = {'games/2048': (25, False, True), 'games/merge-and-double': (100, True, False)}   # in turns and in real time: random moves at most, terminated, truncated
+
+
+@pytest.mark.parametrize('name', GAMES)
+def test_checker_on_games(name):
+    env = gymnasium.make(f'uitars-{name}-v0')
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        try: check_env(env.unwrapped, skip_render_check=True)
+        finally: env.close()
+
+
+def play_at_random(env, max_steps, seed=5):
+    "Rewards, infos and the end of an episode of random actions of the game."
+    env.reset(options=dict(seed=seed))
+    game, rng, steps = env.unwrapped.task, random.Random(seed), []
+    env.unwrapped.player.spec = replace(env.unwrapped.player.spec, max_steps=max_steps)
+    while not steps or not (steps[-1][2] or steps[-1][3]): steps.append(env.step(to_values(game.random_action(rng))))
+    return [o[1] for o in steps], [o[4] for o in steps], steps[-1][2:4]
+
+
+@pytest.mark.parametrize('name', GAMES)
+def test_a_game_pays_the_change_of_its_score(name):
+    env = gymnasium.make(f'uitars-{name}-v0')
+    most, *wanted = GAMES[name]
+    try: rewards, infos, ends = play_at_random(env, most)
+    finally: env.close()
+    assert [*ends] == wanted and (len(rewards) == most) == ends[1]
+    scores = np.array([o['score'] for o in infos])
+    assert scores[-1] > 0 and np.allclose(np.cumsum(rewards), scores / env.unwrapped.task.reference)
+    assert ('reason' in infos[-1]) == ends[0]   # the game says why it ended
+
+
+def test_a_held_key_runs_until_its_release():
+    env = gymnasium.make('uitars-games/lm-platformer-v0')
+    def score(*actions):
+        env.reset(options=dict(seed=2))
+        return [env.step(to_values(o))[4]['score'] for o in actions][-1]
+    wait, key = Action('wait', dict(time=1)), dict(key='right')
+    try:
+        tapped, held = score(Action('hotkey', key), wait), score(Action('press', key), wait)
+        stopped = score(Action('press', key), Action('release', key), wait)
+    finally: env.close()
+    assert held > 3 * tapped and stopped < held
+
+
+def test_every_game_has_an_id():
+    names = [o for suite in ('games/all', 'games/lm', 'games/midgame', 'games/levels') for o in SUITES[suite]]
+    assert len(names) > 40 and all(f'uitars-{o}-v0' in gymnasium.registry for o in names)
+
+
+def test_values_of_an_action_give_it_back():
+    space = action_space()
+    space.seed(1)
+    for _ in range(200):
+        action = to_action(space.sample())
+        assert to_action(to_values(action)) == action and to_values(action) in space
+    assert len(FIELDS) == space['function'].n

@@ -33,6 +33,7 @@ class BenchOptions:
       uitars-nb bench swebench --data verified.jsonl --swebench.repositories clones --policy ./UI-TARS-1.5-7B \\
           --max_tokens 4096
       uitars-nb bench osworld --data results/pyautogui/screenshot/uitars
+      uitars-nb bench openenv --openenv.serve --openenv.suite miniwob/quick --openenv.sessions 8
     """
     name: Annotated[str, POSITIONAL] = ''   # a benchmark; empty: list them
     config: Annotated[BenchConfig, FLAT] = BenchConfig()

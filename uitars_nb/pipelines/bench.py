@@ -7,12 +7,14 @@ __all__ = ['BENCHMARKS', 'AGENT_OPTIONS', 'AGENT', 'JAIL', 'COMMANDS_OF', 'Bench
            'policy_of', 'play_grounding', 'play_infinity', 'judged', 'need_judge', 'play_browsecomp', 'play_mind2web',
            'play_swebench', 'play_webarena', 'quoted', 'changed', 'bench_command', 'play_harbor', 'harbor_commands',
            'play_osworld', 'own_figure', 'read_examples', 'serve_desktop', 'osworld_commands', 'play_androidworld',
-           'play_cubes', 'cube_commands', 'BenchResult', 'benchmark_rows', 'run_benchmark', 'read_benchmark']
+           'play_cubes', 'cube_commands', 'play_openenv', 'openenv_commands', 'BenchResult', 'benchmark_rows',
+           'run_benchmark', 'read_benchmark']
 
 # %% ../../nbs/85_pipelines/66_bench.ipynb #53347f1e
 import os, shlex, shutil, zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -342,8 +344,26 @@ def cube_commands(config: BenchConfig) -> list[str]:
     return ['our suites:   UITARS_CUBE_SUITE=miniwob/quick cube test uitars_nb.evaluation.benchmarks.cube',
             f'other cubes:  {bench_command("cube", config, dict(config="MODULE:NAME"))}']
 
+# %% ../../nbs/85_pipelines/66_bench.ipynb #f4b9ab5e
+@adapter('openenv', 'OpenEnv: our suites as an environment server for trainers',
+         lambda c: [need_module('openenv', "openenv-core (pip install 'uitars_nb[openenv]')")], False)
+def play_openenv(config: BenchConfig, out: Path) -> list[str]:
+    "Serve a suite until it is interrupted; without --openenv.serve, say how."
+    from uitars_nb.evaluation.benchmarks.openenv import serve_openenv
+    o = config.openenv
+    if not o.serve: return openenv_commands(config)
+    serve_openenv(o.suite, o.browsers, o.sessions, o.host, o.port, partial(print, flush=True), split=o.split,
+                  dialect=config.dialect or 'ui-tars-2', max_steps=config.max_steps)
+    return ['the server has ended']
+
+def openenv_commands(config: BenchConfig) -> list[str]:
+    "How OpenEnv's clients reach our suites."
+    o = config.openenv
+    return [f'server:  uitars-nb bench openenv --openenv.serve --openenv.suite {quoted(o.suite)}',
+            f"client:  openenv.GenericEnvClient('http://{o.host}:{o.port}')"]
+
 # %% ../../nbs/85_pipelines/66_bench.ipynb #daf46038
-COMMANDS_OF = dict(harbor=harbor_commands, osworld=osworld_commands, cube=cube_commands)
+COMMANDS_OF = dict(harbor=harbor_commands, osworld=osworld_commands, cube=cube_commands, openenv=openenv_commands)
 
 @dataclass(frozen=True)
 class BenchResult:
@@ -368,7 +388,8 @@ def run_benchmark(name: str, config: BenchConfig) -> BenchResult:
     if name not in BENCHMARKS: raise KeyError(f'no benchmark {name!r}; there are {", ".join(sorted(BENCHMARKS))}')
     bench, out = BENCHMARKS[name], folder_of(name, config)
     if missing(bench.needs(config)) and name in COMMANDS_OF:
-        asked = config.data or config.harbor.tasks or config.osworld.tasks or config.cube.config
+        asked = (config.data or config.harbor.tasks or config.osworld.tasks or config.cube.config
+                 or config.openenv.serve)
         return BenchResult(out, _advice(name, bench, config), missing=bool(asked))
     require(name, bench.needs(config))
     kept = f'{out} keeps what was played' if bench.resumable else 'nothing of it is kept: it plays in one go'

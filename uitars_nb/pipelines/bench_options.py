@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PLAYER', 'WebJudgeOptions', 'GroundingOptions', 'InfinityOptions', 'BrowseCompOptions', 'Mind2WebOptions',
-           'SWEBenchOptions', 'OSWorldOptions', 'HarborOptions', 'AndroidOptions', 'CubeOptions', 'WebArenaOptions',
-           'BenchConfig', 'player_options', 'steps_of', 'folder_of', 'Need', 'need_path', 'need_module', 'need_program',
-           'need_chromium', 'data_of', 'missing', 'require']
+           'SWEBenchOptions', 'OSWorldOptions', 'HarborOptions', 'AndroidOptions', 'CubeOptions', 'OpenEnvOptions',
+           'WebArenaOptions', 'BenchConfig', 'player_options', 'steps_of', 'folder_of', 'Need', 'need_path',
+           'need_module', 'need_program', 'need_chromium', 'data_of', 'missing', 'require']
 
 # %% ../../nbs/85_pipelines/64_bench_options.ipynb #89ac885d
 import importlib.util, os, shutil
@@ -94,6 +94,20 @@ class CubeOptions:
     config: str = ''              # MODULE:NAME of a cube's configuration, or of a function that makes one
     ids: tuple[str, ...] = ()     # of its tasks; none: all
 
+# %% ../../nbs/85_pipelines/64_bench_options.ipynb #67300085
+@dataclass(frozen=True)
+class OpenEnvOptions:
+    "Our suites as an OpenEnv environment."
+    serve: bool = False             # serve a suite to OpenEnv's clients, until Ctrl-C
+    suite: str = 'miniwob/quick'    # suites or tasks, separated by commas
+    split: Literal['train', 'validation', 'test'] = 'train'   # of the instances
+    browsers: int = 1               # Chromium processes
+    sessions: int = 2               # sessions in each: episodes at a time
+    host: str = '127.0.0.1'         # address to listen on; nothing asks for a token
+    port: int = 8000                # 0: a free one
+
+    def __post_init__(self): check_numbers(self, positive='browsers sessions', weights='port')
+
 @dataclass(frozen=True)
 class WebArenaOptions:
     "WebArena-Verified."
@@ -128,6 +142,7 @@ class BenchConfig:
     harbor: HarborOptions = field(default_factory=HarborOptions)
     android: AndroidOptions = field(default_factory=AndroidOptions)
     cube: CubeOptions = field(default_factory=CubeOptions)
+    openenv: OpenEnvOptions = field(default_factory=OpenEnvOptions)
     webarena: WebArenaOptions = field(default_factory=WebArenaOptions)
 
     def __post_init__(self):

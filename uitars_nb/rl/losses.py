@@ -60,7 +60,7 @@ class PolicyLoss(NamedTuple):
     loss: Tensor       # scalar to minimise
     clip_high: Tensor  # share of tokens clipped at 1 + eps_high
     clip_low: Tensor   # share of tokens clipped at 1 - eps_low
-    kl: Tensor         # approximate KL from the old policy, nats per token
+    kl: Tensor         # estimate of KL(old || trained), nats per token
 
 # %% ../../nbs/50_rl/10_losses.ipynb #9842666e
 def check_clipping(
@@ -198,7 +198,7 @@ def whiten(
     x_BT: Tensor,            # values
     response_BT: Tensor,     # bool, mask of the response tokens
     least: float = 1e-8,     # lower bound of the standard deviation in the divisor
-    over: Callable[[float], float] = float,   # all-reduce of a sum over the devices that share the batch: their mean
+    over: Callable[[float], float] = float,   # sum on this device -> mean of the sums of all devices; float: one device
 ) -> Tensor:
     "(B, T): values scaled to mean 0 and standard deviation 1 over response tokens; 0 elsewhere, and if all are equal."
     total = lambda y_BT: over(float(torch.where(response_BT, y_BT, 0).double().sum()))

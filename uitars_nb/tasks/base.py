@@ -36,7 +36,8 @@ class Outcome:
 @runtime_checkable
 class Task(Protocol):
     """A family of task instances, one per seed. A task in a page may set its screen by an attribute, such as
-    `browser = BrowserConfig(size=(1024, 768))`; others add an `opener` (`tasks.session_pools`)."""
+    `browser = BrowserConfig(size=(1024, 768))`; others add an `opener` (`tasks.session_pools`). One with long episodes
+    may set `limits_for` (`agent.loop.limits_of`)."""
     name: str       # 'family/task', such as 'miniwob/click-test'
     max_steps: int  # step budget
 

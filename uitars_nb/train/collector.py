@@ -137,17 +137,17 @@ class Collector(IterableDataset):
             raise ValueError('samples of an instance differ only where there are several: set samples to 2 or more')
         self.source, self.path, self.batch = as_source(source), Path(path), batch
         self.start, self.length = start, length
-        self.store, self.lines, self.judge = Store(self.path/'store'), Journal(self.path), Judge(reward, at_once)
+        self.store, self._journal, self.judge = Store(self.path/'store'), Journal(self.path), Judge(reward, at_once)
         self.groups, most = PromptGroups(samples, retries), PATIENCE * batch if dynamic_sampling else None
         self.queue = GroupQueue(self.source, self.judge, self.groups, staleness, most)
-        self.queue.ready = load_leftovers(self.path/'left', self.lines.ids)
+        self.queue.ready = load_leftovers(self.path/'left', self._journal.ids)
 
     def __len__(self): return self.length
 
     @property
     def journal(self) -> list[dict]:
         "The batches yielded so far: number, ids and the actor's counts of each."
-        return self.lines.lines
+        return self._journal.lines
 
     @property
     def drawn(self) -> int:
@@ -158,9 +158,9 @@ class Collector(IterableDataset):
     def __iter__(self) -> Iterator[RolloutBatch]:
         known, number = {o['number']: o for o in self.journal}, self.start
         while number in known:
-            yield self.lines.read(known[number], self.store, self.judge)
+            yield self._journal.read(known[number], self.store, self.judge)
             number += 1
-        self.store = forget_unknown(self.store, self.lines.ids)
+        self.store = forget_unknown(self.store, self._journal.ids)
         yield from self._fresh(number)
 
     def _fresh(self, number):
@@ -174,7 +174,7 @@ class Collector(IterableDataset):
                 self.judge.tell(self.source)
                 for o in trajs: writer.append(o)
                 writer.flush()
-                self.lines.append(number, trajs, rewards, self.source, **counts)
+                self._journal.append(number, trajs, rewards, self.source, **counts)
                 self.queue.ready = ready[size:]   # in the journal, or still here
                 yield _batch(number, trajs, rewards, self.source, time.perf_counter() - since, **counts)
                 number, since, counts = number + 1, time.perf_counter(), _counts()
@@ -185,7 +185,7 @@ class Collector(IterableDataset):
         "Store the groups that no batch used for the next start of the run; two samples make a group."
         drawn = max(self.drawn, self.source.stats.get('drawn', 0))
         write_atomic(self.path/'left.json', json.dumps(dict(drawn=drawn)))   # the next start begins other instances
-        save_leftovers(self.queue.leftovers(arrived, self.lines.ids), self.path/'left')
+        save_leftovers(self.queue.leftovers(arrived, self._journal.ids), self.path/'left')
 
     def take_stock(self) -> int:
         "Number of groups that wait for the next update when an actor starts. Drops the open groups of its predecessor."

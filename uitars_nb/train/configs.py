@@ -28,7 +28,7 @@ class SFTConfig:
     clip: float = 1.                # largest norm of the gradient; 0: any
     reads: float = 1.               # weight of the loss on characters (small policy)
     targets: float = .5             # weight of the loss on target positions (small policy)
-    looks: float = 1.               # weight of the attention losses of the pointing heads (small policy)
+    looks: float = 1.               # weight of the losses on attention to an action's point (small policy)
     frozen: tuple[str, ...] = ()    # name prefixes of frozen parameters, such as stem; auto: the small policy's vision
     checkpointing: bool = False     # activation checkpointing: a third more time, much less memory
     compile: bool = False           # compile layers and trained encoders; the first step takes a minute
@@ -107,7 +107,7 @@ class PPOConfig:
     gae_lambda_policy: float = .95      # GAE's lambda of the actor, a lower bound; 0: by length alone
     gae_lambda_value: float = 1.        # GAE's lambda of the critic; 1: Monte-Carlo returns
     length_adaptive_alpha: float | None = .05   # lambda = 1 - 1 / (alpha length) if larger; None: one lambda for all
-    group_scale: bool = True            # divide GRPO's advantages by the deviation of their group's outcomes
+    group_scale: bool = True            # divide the outcome part of GRPO's advantages by the group's standard deviation
     scale_shaping: bool = False         # divide GRPO's shaping advantages by their root mean square in the group
     value_clip: float | None = None     # values move at most this far in an update; None: any distance
     objective: Objective = field(default_factory=Objective)

@@ -185,7 +185,7 @@ def advantages(
     shaping: Shaping = Shaping(),
     **kwargs,                            # of `rl.gae.gae`
 ) -> Advantages:
-    "Advantages and returns (N,) of the response tokens."
+    "Advantages and returns of the response tokens as vectors (N,), although the fields are named `adv_BT`, `ret_BT`."
     adv = gae(token_rewards(exp, shaping), exp.along(value_N), exp.response_BT, **kwargs)
     return Advantages(*(x[exp.response_BT] for x in adv))
 

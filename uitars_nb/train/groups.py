@@ -148,7 +148,7 @@ def usable(
     return fresh
 
 def _gains(traj):
-    "Gains of the steps, without the zeros at the end: length alone is no difference."
+    "The signals of the steps, without the zeros at the end: length alone is no difference."
     out = [o.reward for o in traj.steps]
     while out and not out[-1]: out.pop()
     return tuple(out)
@@ -184,7 +184,7 @@ class GroupQueue:
 
     def add(self, traj: Trajectory, left: Counter, failures: Counter, lost: Counter):
         """Take a finished attempt; begin to judge it, and report known outcomes to the curriculum. Counts up `failures`
-        by stop reason and `lost` samples by task; `left` is not used here."""
+        by stop reason and `lost` samples by task; `left` is unused: callers pass all three."""
         if traj.stop.is_environment: failures[traj.stop.value] += 1
         else: self.judge.announce(traj)
         self.judge.tell(self.source)

@@ -157,7 +157,7 @@ def kl_after_update(
     config: PPOConfig,
     rng: np.random.Generator,
 ) -> float:
-    """KL divergence of the updated policy from the old one, in nats per token, on `probe_rows` samples.
+    """Estimate of KL(old policy || updated policy), in nats per token, on `probe_rows` samples.
     Unlike the mean over optimiser steps, it includes the last step."""
     rows = rng.permutation(n := len(exp.examples))[:probe_rows(n)]
     nats = tokens = 0.

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RANK', 'APART', 'RolloutFeed', 'learner_threads', 'device_config', 'resume_actor', 'weights_of', 'trainable_state',
-           'keep_policy', 'AfterUpdate', 'last_update', 'check_slope', 'validation_actor', 'Fixed', 'pretrain_value',
+           'keep_policy', 'AfterUpdate', 'last_update', 'check_slope', 'value_actor', 'Fixed', 'pretrain_value',
            'is_finished', 'reinforce']
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #4152051e
@@ -186,10 +186,10 @@ def check_slope(
     shaping: Shaping,
     limits: EpisodeLimits,
 ):
-    """Raises `ValueError` if episodes end before the length penalty is full: the policy would hit the limit before it
-    sees the penalty grow."""
+    """Raises `ValueError` if episodes end before the overlong penalty is full: the policy would hit the limit before
+    it sees the penalty grow."""
     if not shaping.overlong or shaping.max_tokens <= limits.tokens: return
-    raise ValueError(f'episodes end after {limits.tokens} tokens, and the penalty on length (overlong) is full at '
+    raise ValueError(f'episodes end after {limits.tokens} tokens, and the overlong penalty is full at '
                      f'{shaping.max_tokens}: give both the same, as Shaping(max_tokens={limits.tokens}, '
                      'cache_tokens=...)')
 
@@ -218,10 +218,10 @@ def _begin(path, policy, actor, hardware, reward, field, config, **more):
     return Run(path, parameters | more, usual=usual, free=free)
 
 # %% ../../nbs/70_train/32_reinforce.ipynb #f34f6c1f
-def validation_actor(
+def value_actor(
     actor: ActorConfig,
 ) -> ActorConfig:
-    "The same actor on other instances, without dynamic sampling and revisits."
+    "The actor of value pretraining: other training instances, no dynamic sampling, no revisits of earlier ones."
     return replace(actor, run=f'{actor.run}-value', skip=actor.skip + APART, staleness=max(1, actor.staleness),
                    dynamic_sampling=False, revisit=0.)
 
@@ -252,7 +252,7 @@ def pretrain_value(
 def _pretrain(policy, made, actor, config, hardware, reward, progress):
     path = made.path
     fixed = Policy.to_learn(policy)
-    feed = RolloutFeed(path, validation_actor(actor), reward, length=config.batches, oldest=1 << 30)
+    feed = RolloutFeed(path, value_actor(actor), reward, length=config.batches, oldest=1 << 30)
     module = ValuePretraining(fixed, Critic.from_policy(fixed, config.shared, torch.float32), config)
     trainer = rl_trainer(path, hardware, [Fixed(feed)], progress)
     _run(trainer, module, feed)

@@ -95,7 +95,7 @@ def loss_normalisers(
     some: Sequence[MicroBatch],   # of a minibatch
     mean: Mean,
 ) -> tuple[float, float]:
-    "Loss normalisers, averaged over devices: token weights of all and of `successful_tokens` of a minibatch."
+    "Loss normalisers, averaged over devices: sums of `token_weights` over all tokens and over `successful_tokens`."
     each = [(token_weights(exp, o, mean), successful_tokens(exp, o)) for o in some]
     return (reduce_over_devices(float(sum(weight.sum() for weight, _ in each))),
             reduce_over_devices(float(sum(weight[won].sum() for weight, won in each))))
@@ -107,7 +107,7 @@ def response_rows(exp: Experience, micro: MicroBatch) -> torch.Tensor:
     return torch.arange(int(length.max())) < length[:, None]
 
 def rows_by_trajectory(exp: Experience, micro: MicroBatch, mean: Mean, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    "Vectors (1, n) over a micro-batch's tokens, laid out in the rows that the mean runs over."
+    "The vectors (1, n) themselves for the token mean; (samples, T), one padded row per sample, for the sequence mean."
     if mean == 'token': return xs
     mask = response_rows(exp, micro).to(xs[0].device)
     return tuple(o.new_zeros(mask.shape).masked_scatter(mask, o[0]) for o in xs)
@@ -120,7 +120,7 @@ def importance_weights(
     behaviour: torch.Tensor,   # (1, n), those under the weights that sampled the tokens
     response: torch.Tensor,    # bool (1, n)
 ) -> dict:
-    "Importance weights of stale tokens; for the sequence mean also the trajectory lengths."
+    "Keyword arguments of `policy_loss`: importance weights; for the sequence mean also mean and trajectory lengths."
     weight, = rows_by_trajectory(exp, micro, objective.mean, stale_weights(old, behaviour, response))
     if objective.mean == 'token': return dict(weight_BT=weight)
     length_B = trajectory_lengths(exp)[exp.traj_R[torch.from_numpy(micro.rows)]]
@@ -161,7 +161,7 @@ def extra_terms(
 class ActorLoss:
     "Loss of a micro-batch, and metrics summed over its tokens."
     loss: torch.Tensor
-    facts: dict[str, torch.Tensor]   # metrics summed over tokens: entropy, kl, clip_high, clip_low, stale
+    facts: dict[str, torch.Tensor]   # sums over tokens: entropy, kl, clip_high, clip_low, stale (`_metric_sums`)
 
 def actor_loss(
     policy: Policy,

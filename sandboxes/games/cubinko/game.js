@@ -30,7 +30,7 @@ function level_of(level, random) {
       if (k > 3 + level && (r || c) && !goals.some(o => o.r === r && o.c === c) && random.next() < .3)
         goals.push({r, c, color: probe.faces[1]})
     }
-    if (goals.length === wanted) return {...s, goals}   // the walk moved `probe`, not `s`
+    if (goals.length === wanted) return {...s, goals, wanted}   // the walk moved `probe`, not `s`
   }
 }
 const X = (r, c) => Kit.WIDTH / 2 + (c - r) * 15, Y = (r, c) => TOP + 20 + (c + r) * 12   // isometric
@@ -60,7 +60,7 @@ Kit.play({
   id: 'cubinko', title: 'Cube roll', levels: 50, background: '#e0e1dd',
   begin: (level, random) => level_of(level, random),
   view: s => ({score: s.goals.length ? 0 : 1, board: s, outcome: s.goals.length ? null : 'success',
-    reason: 'all cells are done'}),
+    reason: 'all cells are done', progress: 1 - s.goals.length / s.wanted}),
   key(s, name) { if (name in WAYS) roll(s, name) },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['cells', s.goals.length], ['solved', carried]], '#1b263b')

@@ -9,11 +9,13 @@
 //   key(state, name, random)             'ArrowLeft', 'Enter', ' ', 'a' ...; optional, like the next four
 //   press / move / release(state, x, y, random)   the left mouse button, in logical units
 //   tick(state, random)                  one sixtieth of a second of a real-time game
+// A game that is over and draws no `Kit.banner` gets one with the reason of its `view`.
 // What only moves on the screen is a motion, `Kit.animate(state, facts, ms)`: the kit runs it down within `ms` of game
 // time, `Kit.left(state)` is the share that is left (1 to 0), and `draw` shows it. Rules and scores never read it.
 'use strict'
 const Kit = (() => {
   const WIDTH = 160, HEIGHT = 210, FRAME = 1000 / 60
+  let announced = false   // a banner stands on the screen
 
   // mulberry32: a generator whose whole state is one 32-bit number
   class Random {
@@ -95,6 +97,7 @@ const Kit = (() => {
     function paint() {
       g.setTransform(1, 0, 0, 1, 0, 0)
       g.clearRect(0, 0, canvas.width, canvas.height)
+      announced = false
       if (below) game.paint(below, session.state)
       g.setTransform(scale * ratio(), 0, 0, scale * ratio(), left * ratio(), top * ratio())
       game.draw(g, session.state, {level: session.level, carried: session.carried})
@@ -102,6 +105,15 @@ const Kit = (() => {
         g.fillStyle = `rgba(255, 255, 255, ${.8 * share(session.state)})`
         g.fillRect(0, 0, WIDTH, HEIGHT)
       }
+      if (!announced) announce(game.view(session.state))
+    }
+    // say why the game is over
+    function announce({outcome, reason}) {
+      if (outcome === null) return
+      const words = reason || 'game over'
+      g.save()
+      banner(g, words[0].toUpperCase() + words.slice(1))
+      g.restore()
     }
     const ratio = () => window.devicePixelRatio || 1
     function fit() {
@@ -134,7 +146,7 @@ const Kit = (() => {
     fit()
 
     const capabilities = {
-      seed: true, level: (game.levels ?? 1) > 1, difficulty: false, checkpoint: true, realTime: !!game.realTime}
+      seed: game.seeded ?? true, level: (game.levels ?? 1) > 1, difficulty: false, checkpoint: true, realTime: !!game.realTime}
     function getState() {
       const v = game.view(session.state), score = session.carried + v.score
       if (v.board === session.state) v.board = {...v.board, motion: undefined}
@@ -242,9 +254,11 @@ const Kit = (() => {
     })
   }
   function banner(g, words) {
+    announced = true
     g.fillStyle = 'rgba(255, 255, 255, .75)'
     g.fillRect(0, 85, WIDTH, 40)
-    text(g, words, WIDTH / 2, 105, 16, '#333')
+    g.font = 'bold 16px "DejaVu Sans", sans-serif'
+    text(g, words, WIDTH / 2, 105, Math.min(16, 16 * (WIDTH - 8) / g.measureText(words).width), '#333')
   }
   return {
     WIDTH, HEIGHT, Random, play, animate, left: share, between, swipe, dragging, slot_under,

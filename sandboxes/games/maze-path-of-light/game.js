@@ -36,6 +36,17 @@ function go(s, k) {
   }
   if (s.path.length - 1 > before) Kit.animate(s, {before})
 }
+// cells on the way from one cell to another; the maze is a tree, so there is one way
+function distance(open, from, to) {
+  let cells = [from]
+  const seen = new Set([`${from}`])
+  for (let n = 0; cells.length; n++) {
+    if (cells.some(o => `${o}` === `${to}`)) return n
+    cells = cells.flatMap(([r, c]) => Object.values(WAYS).filter((_, k) => open[r][c] >> k & 1)
+      .map(([a, b]) => [r + a, c + b])).filter(o => !seen.has(`${o}`))
+    for (const o of cells) seen.add(`${o}`)
+  }
+}
 const cell = s => SIDE / s.open.length
 
 Kit.play({
@@ -46,7 +57,8 @@ Kit.play({
       motion: null}
   },
   view: s => ({score: s.over ? 1 : 0, board: {open: s.open, at: s.at, goal: s.goal},
-    outcome: s.over ? 'success' : null, reason: 'reached the star'}),
+    outcome: s.over ? 'success' : null, reason: 'reached the star',
+    progress: Math.max(0, 1 - distance(s.open, s.at, s.goal) / distance(s.open, [0, 0], s.goal))}),
   key(s, name) { if (name in WAYS) go(s, Object.keys(WAYS).indexOf(name)) },
   press(s, x, y) { s.from = [x, y] },
   release(s, x, y) {

@@ -40,7 +40,7 @@ function level_of(level, random) {
       for (const o of path) { probe.unshift(o); seen.push(o); if (o !== to) probe.pop() }
       goals.push(to)
     }
-    if (goals.length > wanted) return {snake: [start], walls, exit: goals.pop(), apples: goals, over: null}
+    if (goals.length > wanted) return {snake: [start], walls, exit: goals.pop(), apples: goals, wanted: goals.length, over: null}
   }
 }
 const step = (s, [dr, dc]) => {
@@ -57,7 +57,8 @@ Kit.play({
   id: 'snake-solver', title: 'Snake solver', levels: 50, background: '#d8f3dc', repeats: true,
   begin: (level, random) => level_of(level, random),
   view: s => ({score: s.over === 'success' ? 1 : 0, board: s, outcome: s.over,
-    reason: s.over === 'fail' ? 'the snake is caught' : 'left through the exit'}),
+    reason: s.over === 'fail' ? 'the snake is caught' : 'left through the exit',
+    progress: 1 - s.apples.length / s.wanted}),
   key(s, name) { if (name in WAYS) step(s, WAYS[name]) },
   draw(g, s, {level, carried}) {
     Kit.bar(g, [['level', level], ['solved', carried]], '#1b4332')

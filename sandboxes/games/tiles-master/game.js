@@ -19,14 +19,15 @@ function level_of(level, random) {
       .filter(([x, y]) => x + TILE < Kit.WIDTH && y + TILE < 160)
     for (const [x, y] of places.slice(0, 9 + 3 * (z === 0))) if (bag.length) tiles.push({x, y, z, kind: bag.pop()})
   }
-  return {tiles, tray: [], over: null, motion: null}
+  return {tiles, tray: [], count: tiles.length, over: null, motion: null}
 }
 
 Kit.play({
   id: 'tiles-master', title: 'Tiles master', levels: 50, background: '#cfe8d5',
   begin: (level, random) => level_of(level, random),
   view: s => ({score: s.over === 'success' ? 1 : 0, board: s, outcome: s.over,
-    reason: s.over === 'fail' ? 'the tray is full' : 'all tiles are gone'}),
+    reason: s.over === 'fail' ? 'the tray is full' : 'all tiles are gone',
+    progress: 1 - (s.tiles.length + s.tray.length) / s.count}),
   press(s, x, y) {
     const hit = s.tiles.filter(t => x >= t.x && x < t.x + TILE && y >= t.y && y < t.y + TILE)
       .sort((a, b) => b.z - a.z)[0]

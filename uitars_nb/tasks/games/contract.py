@@ -26,6 +26,7 @@ class Manifest:
     reference: float = 100.   # score that counts as 100 %; the mean of `human.json`, if there is one, goes before it
     real_time: bool = False   # the game continues between actions
     levels: int = 1           # number of levels
+    seeded: bool = True       # False: the seed changes nothing, because all levels are fixed
     version: int = 1          # rises with every change of rules or scores
     original: str = ''        # the game that it follows, and where its rules come from
 

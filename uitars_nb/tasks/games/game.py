@@ -132,6 +132,7 @@ class Game:
     folder: Path | None    # with index.html; None for a page that is played by its address
     address: str = ''      # of that page
     browser = BROWSER      # configuration of the sessions that play it
+    limits_for = 100       # steps that an episode's limits suit; a longer budget raises them (`agent.loop.limits_of`)
 
     @property
     def url(self) -> str:

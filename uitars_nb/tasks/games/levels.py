@@ -58,10 +58,11 @@ class Level(Midgame):
         raise ValueError(f'{self.name}: the heuristic player does not solve level {level} of seed {spec.seed}')
 
     async def verify(self, session, spec: TaskSpec) -> Outcome:
-        "Reward 1 when the level is solved, else 0."
+        "Reward 1 when the level is solved, else 0. The signal is 1 then, else what the progress has risen by."
         outcome = await super().verify(session, spec)
         solved = outcome.info.get('gained', 0) > 0
-        return replace(outcome, reward=float(solved), success=solved, done=outcome.done or solved, signal=float(solved))
+        signal = 1. if solved else max(0., outcome.info.get('risen', 0.))
+        return replace(outcome, reward=float(solved), success=solved, done=outcome.done or solved, signal=signal)
 
 # %% ../../../nbs/20_tasks/25_games/07_levels.ipynb #f2b61037
 def level_of(

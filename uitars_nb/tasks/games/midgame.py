@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ...core.types import Action, TaskSpec
 from ..base import SUITES, Outcome, get_task, register
+from .contract import GameState
 from .game import Game, game_state, random_action
 
 # %% ../../../nbs/20_tasks/25_games/06_midgame.ipynb #34d91361
@@ -60,6 +61,10 @@ class Midgame(Game):
     "A game that begins after an opening; `spec.params['opening_score']` is the score that the opening earned."
     opening: int = OPENING   # most moves of the opening; the seed chooses how many are played
 
+    def part_of_level(self, state: GameState) -> float:
+        "Progress in the present level, 0 to 1; 0 where the page tells none or a level is no unit of the score."
+        return state.progress or 0. if self.manifest.levels > 1 else 0.
+
     async def setup(self, session, spec: TaskSpec) -> TaskSpec:
         "Start the game of `spec.seed` after its opening. Returns the spec with the rules as instruction."
         begun = await super().setup(session, spec)
@@ -70,8 +75,9 @@ class Midgame(Game):
             text = CHECKPOINTS.get(key)
             locks.pop(key, None)
         if text: await session.evaluate('text => window.gameAPI.restore(text)', text)
-        score = (await game_state(session)).score
-        return replace(begun, params={**begun.params, 'opening_score': score})
+        state = await game_state(session)
+        opening = dict(opening_score=state.score, opening_progress=self.part_of_level(state))
+        return replace(begun, params=begun.params | opening)
 
     async def play_once(self, session, spec: TaskSpec, key: tuple) -> None:
         "Play the opening and store the game after it, if the page can."
@@ -82,12 +88,15 @@ class Midgame(Game):
         if text := await saved_game(session): remember(key, text)
 
     async def verify(self, session, spec: TaskSpec) -> Outcome:
-        "Reward and signal: the score gained since the opening, as a share of the reference, 0 to 1."
+        """Reward: the score gained since the opening, as a share of the reference, 0 to 1. The signal counts the
+        progress in the present level too."""
         whole = await super().verify(session, spec)
         if 'score' not in whole.info: return whole   # the episode left the page
         gained = whole.info['score'] - spec.params['opening_score']
-        share = min(1., max(0., gained / self.reference))
-        return replace(whole, reward=share, success=share >= 1, signal=share, info={**whole.info, 'gained': gained})
+        risen = self.part_of_level(await game_state(session)) - spec.params['opening_progress']
+        share, signal = (min(1., max(0., o / self.reference)) for o in (gained, gained + risen))
+        info = whole.info | dict(gained=gained, risen=risen)
+        return replace(whole, reward=share, success=share >= 1, signal=signal, info=info)
 
     def oracle(self, session, spec: TaskSpec) -> AsyncIterator[Action]:
         "The heuristic player of the game. Raises `LookupError` if it has none."

@@ -68,7 +68,7 @@ async def play_wood(session, spec: TaskSpec) -> AsyncIterator[Action]:
 HEX_PIECES = [   # axial cells (q, r) of each piece around its middle, in the order of the game
     [(0, 0)], [(0, 0), (1, 0), (2, 0), (-1, 0)], [(0, 0), (0, 1), (0, -1), (0, 2)], [(0, 0), (1, -1), (-1, 1), (2, -2)],
     [(0, 0), (1, 0), (0, 1), (1, -1)], [(0, 0), (1, 0), (0, 1)], [(0, 0), (-1, 0), (0, -1)], [(0, 0), (1, 0), (-1, 0)],
-    [(0, 0), (0, 1), (0, -1)], [(0, 0), (1, -1), (-1, 1)], [(0, 0), (1, 0), (1, -1), (0, 1)],
+    [(0, 0), (0, 1), (0, -1)], [(0, 0), (1, -1), (-1, 1)], [(0, 0), (1, -1), (0, -1), (-1, 0)],
     [(0, 0), (-1, 1), (0, 1), (-1, 0)]]
 HEX_CELLS = {(q, r) for q in range(-4, 5) for r in range(-4, 5) if abs(q + r) <= 4}
 HEX_AXES = lambda q, r: q, lambda q, r: r, lambda q, r: q + r   # constant along a line of each direction

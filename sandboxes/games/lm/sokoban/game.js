@@ -27,7 +27,8 @@ function push(s, [dr, dc]) {
 }
 
 Kit.play({
-  id: 'lm-sokoban', title: 'Sokoban (LMGame-Bench)', levels: LEVELS.length, background: '#fff1d0',
+  id: 'lm-sokoban', title: 'Sokoban (LMGame-Bench)', levels: LEVELS.length, seeded: false,
+  background: '#fff1d0',
   begin(level) {
     const rows = LEVELS[level - 1]
     return {rows: rows.map(o => o.replace(/[@$.]/g, ' ')), at: find(rows, '@')[0], boxes: find(rows, '$'),
