@@ -152,7 +152,7 @@ def check_begun(player: TaskPlayer, what: str) -> None:
 # %% ../../nbs/20_tasks/50_gym.ipynb #462a4dbe
 class TaskEnv(gymnasium.Env):
     "A task as a Gymnasium environment."
-    metadata = dict(render_modes=['rgb_array'])
+    metadata = dict(render_modes=['rgb_array'], render_fps=5)   # for recorded videos: an action a frame
 
     def __init__(self,
         task: str,                             # name in the registry
