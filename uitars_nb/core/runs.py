@@ -8,7 +8,7 @@ __all__ = ['RANKS', 'PACKAGES', 'KINDS_OF_NUMBER', 'write_atomic', 'folder_for',
            'compatible']
 
 # %% ../../nbs/00_core/15_runs.ipynb #848bdd91
-import fcntl, importlib.metadata, json, os, platform, uuid
+import fcntl, importlib.metadata, json, multiprocessing, os, platform, uuid
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -91,7 +91,11 @@ def locked_by_first(
     folder: str | Path,  # an existing directory
 ):
     """Hold a folder's lock in the first process of a distributed run; its other processes hold nothing.
-    Raises `BlockingIOError` if another run has the lock."""
+    Raises `BlockingIOError` if another run has the lock, and `RuntimeError` in a child process that only imports the
+    script of the run."""
+    if getattr(multiprocessing.current_process(), '_inheriting', False):   # set while a spawned process imports it
+        raise RuntimeError("each process of a run imports the script that started it: put what it does "
+                           "under if __name__ == '__main__':")
     if any(os.environ.get(o, '0') not in ('', '0') for o in RANKS): yield
     else:
         with locked(folder, wait=False): yield
