@@ -138,8 +138,8 @@ class Actor(ActorLink):
             try: message = self.arrived.get(timeout=self.patience)
             except queue.Empty:
                 raise ActorFailed(
-                    f'the actor lives and has sent nothing for {self.patience:.0f} s: its environments hang, or '
-                    f'nothing may begin') from None
+                    f'the actor runs, but has sent nothing for {self.patience:.0f} s: its environments hang (check '
+                    f'them), or it waits for new weights (publish some, or raise the staleness)') from None
             if message is None: self._restart(); continue
             kind, content, *state = message
             if kind == 'failed': raise ActorFailed(content)
@@ -148,12 +148,13 @@ class Actor(ActorLink):
             yield content
 
     def _restart(self):
-        self.deaths += 1
+        process, self.deaths = self.process, self.deaths + 1
+        self.close()   # waits for the end of the process, which sets its exit code
         if self.deaths > self.restarts:
             raise ActorFailed(
-                f'the actor dies faster than a batch of {self.config.batch} trajectories makes up for (exit code '
-                f'{self.process.exitcode})')
-        self.close()
+                f'the actor crashed more than {self.restarts} times, where each batch of {self.config.batch} '
+                f'trajectories offsets one crash (last exit code {process.exitcode}): read its error output above; '
+                f'if it was killed for memory, give it fewer browsers or pages')
         self.start()
 
     def rest(self) -> list[Trajectory]:

@@ -123,7 +123,7 @@ def training_instance(
 
 def nth_seed(
     name: str,       # of the task
-    run_seed: int,   # of the curriculum; each has its own instances
+    run_seed: int,   # of the curriculum; below 40,000, each has 10,000 instances of a task for itself
     n: int,          # number of earlier draws of the task
 ) -> int:
     "Return the training seed of the next draw."

@@ -131,7 +131,8 @@ async def perform(
     reply: Reply,
     limits: EpisodeLimits = EpisodeLimits(),
 ) -> tuple[tuple[Action, ...], str, StopReason | None, Outcome | None]:
-    "Perform the reply's actions. Return the performed actions, the error text, the stop reason and the last outcome."
+    """Perform the reply's actions. Return the actions up to the last one tried (a refused one included), the error
+    text, the stop reason and the last outcome. A `wait` beyond the session time is not performed."""
     actions, outcome, waited = tuple(reply.actions), None, 0.
     for i, action in enumerate(actions, 1):
         done, rest = actions[:i], actions[i:]
@@ -305,7 +306,7 @@ class OracleAgent:
 def sample_seed(
     spec: TaskSpec,
 ) -> int | tuple[int, int]:
-    "Seed of a random script: the instance's; of further samples of an instance, with the sample's number."
+    "Seed of a script's random numbers: the instance's seed; for samples after the first, with the sample's number."
     found = re.search(r'[/-](\d+)\.\d+$', EPISODE.get())   # ids end in SAMPLE.ATTEMPT
     k = int(found[1]) if found else 0
     return (spec.seed, k) if k else spec.seed

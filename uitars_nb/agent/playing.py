@@ -21,8 +21,8 @@ from ..core.runs import check_numbers
 # %% ../../nbs/40_agent/15_playing.ipynb #65f6392f
 @dataclass(frozen=True)
 class ActorConfig:
-    """Tasks, sampling, sessions and limits of an actor. Raises `ValueError` for numbers out of range, and if `batch`
-    is not a multiple of `samples`."""
+    """Tasks, sampling, sessions and limits of an actor. Raises `ValueError` for numbers out of range, if `batch` is
+    not a multiple of `samples`, and for `dynamic_sampling` or `revisit` with fewer than two samples."""
     policy: str                        # directory of a checkpoint
     tasks: tuple[str, ...]
     run: str = 'rl'                    # prefix of trajectory ids
@@ -36,7 +36,7 @@ class ActorConfig:
     skip: int = 0                      # instances of each task begun before a restart
     version: int = 0                   # version of the weights at the start, in updates
     ahead: int = 0                     # instances that the trainer holds but has not used
-    chances: tuple[tuple[str, tuple], ...] = ()   # state before a restart by task: `Curriculum.known`
+    chances: tuple[tuple[str, tuple], ...] = ()   # estimates before a restart, by task: `SuccessEstimates.known`
     open: tuple[tuple[str, int], ...] = ()   # tasks and seeds of the instances that may be revisited
     retries: int = 2                   # further attempts after environment failures
     temperature: float = 1.

@@ -184,7 +184,7 @@ class PolicyAgent:
         about: Mapping,      # facts from the server: `dialect`, `model_type`, `max_model_len`; each may be missing
         sampling: Any,
         dialect: str = '',   # as for `served_dialect`
-        context: int = 0,    # context length, capped at the one that the server reports; 0: that one
+        context: int = 0,    # context length; 0: as in training; either is capped at the server's, if it reports one
     ) -> 'PolicyAgent':
         "Return agents of a served model and set the engine's dialect. Raises `ValueError` if the dialect is unknown."
         engine.dialect = served_dialect(about, dialect)   # sets the size of sent screenshots

@@ -151,7 +151,8 @@ async def drain(
     out: asyncio.Queue,
     workers: Sequence[asyncio.Future],
 ) -> AsyncIterator:
-    "Yield the items that workers put into a queue; raise the first worker's error. Cancels all workers at the end."
+    """Yield the items that workers put into a queue. Cancels all workers at the end. Raises a worker's error at once;
+    items still in the queue are then lost."""
     try:
         while True:
             get = asyncio.ensure_future(out.get())

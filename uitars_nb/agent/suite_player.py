@@ -28,7 +28,7 @@ def offered(
     name: str,              # of a task
     endings: bool = True,   # with `finished`, `call_user` and `infeasible`
 ) -> ActionSpace:
-    "The functions of a task's sessions: the screen's in a browser, all of them in sessions of an opener."
+    "The functions of a task's sessions: `gui` in a browser; every mode if the task has an opener (`opener_of`)."
     space = ACTION_SPACE.select('gui', 'game', 'mobile', 'sdk') if opener_of(name) else ACTION_SPACE.select('gui')
     return ActionSpace(tuple(o for o in space if endings or o.name not in ENDINGS))
 
@@ -92,6 +92,8 @@ class LeasedEpisode:
 
     async def turn(self, reply: Reply) -> str:
         "Play one step; returns the error that an agent would be told, '' if there is none."
+        if not self.lease: raise RuntimeError('no episode is running: call `start` or `reset` first')
+        if not self.lease: raise RuntimeError('no episode is running: call `start` or `reset` first')
         ep = self.episode
         ep.seconds['agent'] += time.perf_counter() - self.since
         await ep.turn(OneReply(reply))

@@ -38,7 +38,7 @@ class AnnotationPlan:
     seed: int = 0             # of sampling
     dtype: str = 'auto'       # weights: float32, bfloat16, float16, auto (as stored); on the CPU also int8, w4a8
     dialect: str = ''         # ui-tars-2, ui-tars-1.5 or ui-tars-1; empty: as the server reports, or as in training
-    context: int = 0          # tokens of prompt and reply; 0: as the server reports, or as in training
+    context: int = 0          # tokens of prompt and reply; 0: as in training, or the server's limit if that is less
 
     def __post_init__(self):
         check_numbers(self, positive='episodes draws max_tokens top_p', weights='skip temperature context',

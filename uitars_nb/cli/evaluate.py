@@ -75,8 +75,8 @@ COMMANDS['suites'] = suites
 class EvalOptions:
     """Measure a policy's success, task by task.
 
-    With intervals, resumable, and compared with another run if --against names one. A server's token is read from the
-    environment variable UITARS_TOKEN.
+    The result comes with intervals. The same command resumes an interrupted run; --against compares with another one.
+    The environment variable UITARS_TOKEN holds the token of a server.
 
     Examples:
       uitars-nb eval --suite miniwob/quick --policy random --episodes 20 --against runs/eval/oracle-miniwob-quick

@@ -57,7 +57,7 @@ class RouteOptions:
     stores: Annotated[tuple[Path, ...], POSITIONAL]   # directories of episodes of the training split
     into: Path = Path('runs/flywheel/pools')   # the flywheel's data
     cycle: int = 0              # cycle that trains on them first; refused if it or a later one has trained
-    reward: str = 'verifier'    # verifier, outcome:DIR or MODULE:NAME: the judge of success
+    reward: str = 'verifier'    # judge of success: verifier, scored, gain, effect, random, outcome:DIR or MODULE:NAME
 
     def __post_init__(self): check_numbers(self, weights='cycle')
 

@@ -32,7 +32,7 @@ class RecordOptions:
     folder: Annotated[Path, POSITIONAL]       # a new folder for this recording
     task: str                                 # the task, as somebody would ask for it
     name: Annotated[str, FLAG(name='as')]     # name of the person who works
-    voice: str = ''      # FORMAT:DEVICE of a microphone, as ffmpeg calls it, such as pulse:default; empty: no sound
+    voice: str = ''      # microphone, FORMAT:DEVICE of ffmpeg such as pulse:default; on in pauses too; empty: none
     key: str = 'pause'   # key that starts and pauses the recording; programs do not see it
     fps: float = 5.      # screens a second, .5 to 30
 

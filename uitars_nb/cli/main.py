@@ -21,14 +21,14 @@ from ..core.plugins import plugin_location
 # %% ../../nbs/90_cli/00_main.ipynb #80554021
 COMMANDS: dict[str, Callable] = {}   # name -> function of the options that returns the exit status, or None for 0
 
-# in which --help lists them
+# order of the commands in --help
 ORDER = ('run', 'suites', 'sandbox', 'show', 'eval', 'compare', 'diagnose', 'bench', 'baseline', 'probe', 'figures',
          'pages', 'ocr', 'read', 'train', 'reinforce', 'flywheel', 'route', 'annotate',
          'record', 'recordings', 'review', 'merge', 'judge', 'serve', 'mcp',
          'games', 'play', 'synthesize')
 
 def load_commands() -> list[str]:
-    "Import every module of this package, so that its commands are known; their names in order."
+    "Import every command module, which enters its commands in `COMMANDS`. Returns their names in the order of --help."
     import uitars_nb.cli as package
     for o in pkgutil.iter_modules(package.__path__):
         if o.name != 'main': importlib.import_module(f'{package.__name__}.{o.name}')
@@ -84,7 +84,7 @@ def missing_module(
 
 # %% ../../nbs/90_cli/00_main.ipynb #5d3a175c
 LEARNING = 'run', 'read', 'train', 'reinforce', 'flywheel'   # commands that need an allocator for training
-# that continue when given again
+# commands that continue an interrupted run when they are given again
 RESUMABLE = *LEARNING, 'eval', 'diagnose', 'baseline', 'bench', 'pages', 'merge', 'annotate'
 
 def complain(
@@ -126,7 +126,8 @@ def run_command(
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except SystemExit as e: return e.code if isinstance(e.code, int) else 0
+    except SystemExit as e:   # a user's module may end with a message
+        return e.code or 0 if isinstance(e.code, int | None) else complain(str(e.code))
     except Exception as e:
         if os.environ.get('UITARS_DEBUG'): raise
         return complain(explain(e))

@@ -33,17 +33,19 @@ def within_budget(
 
 # %% ../../nbs/80_evaluation/25_budgets.ipynb #86648e0a
 def steps_for(
-    table: pd.DataFrame,   # of `within_budget`
+    table: pd.DataFrame,   # of `within_budget`, with ascending budgets
     share: float = .9,     # of what is solved with the largest budget
 ) -> int:
-    "The smallest budget that reaches `share` of the success with the largest budget."
+    "The smallest budget that reaches `share` of the success with the largest. Raises `ValueError` without a success."
+    if not table.value.iloc[-1]: raise ValueError('nothing was solved within the largest budget: give a larger one')
     return int(table.index[table.value >= share * table.value.iloc[-1]][0])
 
 def draw_budgets(
     tables: Mapping[str, pd.DataFrame],   # policy -> its table
     ax: Axes | None = None,
 ) -> Axes:
-    "Success against the budget, one step curve per policy with its interval."
+    "Success against the budget, one step curve per policy with its interval. Raises `ValueError` for more than four."
+    if len(tables) > len(COLORS): raise ValueError(f'{len(tables)} policies: plot at most {len(COLORS)} in one figure')
     ax = ax or plt.subplots(figsize=(6, 3.4))[1]
     for color, (policy, table) in zip(COLORS, tables.items()):
         ax.step(table.index, table.value, where='post', color=color, lw=1.8, label=policy)

@@ -85,8 +85,8 @@ def _instances(played, column):
 def claims(
     index: pd.DataFrame,  # a row per episode
 ) -> dict:
-    """Number of episodes ended by `finished`, share of them that failed, with Wilson's interval (None without any) in
-    which the samples of an instance count as one; number of episodes ended by `infeasible`, and of those rightly."""
+    """`finished` and `infeasible`: number of episodes that ended so. `infeasible_right`: successes among the latter.
+    `false_completes`: share of failures among the former, as a mean over instances with Wilson's interval, or None."""
     played = index[~index.env_failure]
     done, refused = (played[played.stop == o.value] for o in (StopReason.FINISHED, StopReason.INFEASIBLE))
     by_instance = (~done.success.astype(bool)).groupby([done.task, done.seed]).mean()
@@ -132,7 +132,8 @@ async def evaluate(
     progress: bool = True,
 ) -> pd.DataFrame:
     """Play the missing episodes of the recipe, write the results to `path` and return the table by task. Raises
-    `BlockingIOError` if another evaluation is writing to `path`."""
+    `BlockingIOError` if another evaluation is writing to `path`, `ValueError` if `path` holds a run with other
+    parameters, `ConnectionError` if the engine stays unreachable, and `RuntimeError` if no episode was played."""
     specs = plan(recipe)
     start = time.perf_counter()
     async with make_player(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed,
@@ -187,7 +188,7 @@ def summarise_index(
     table = by_task(index)
     if not table.n.sum():
         none = {*index.stop} == {StopReason.ENV_RESOURCE}
-        what = 'not one could begin' if none else 'the environment broke every one'
+        what = 'context, memory or sessions ran out in every one' if none else 'the environment broke every one'
         error = json.loads(index['info'].iloc[-1]).get('error', '') if 'info' in index else ''
         raise RuntimeError(f'{what} of {len(index)} episodes: {error}')
     write_atomic(run.path / 'by_task.csv', table.round(4).to_csv())
@@ -219,7 +220,7 @@ EPISODES = 'episodes.jsonl'   # index of a run whose episodes are not in a store
 def keep_episodes(
     path: str | Path,     # the run's directory
     index: pd.DataFrame,  # a row per episode: id, policy, task, seed, stop, env_failure, success, reward, n_steps
-    **parameters,         # of the run; an existing run keeps those that it has
+    **parameters,         # of the run, with `benchmark`, its name; none: those of the existing run
 ) -> pd.DataFrame:
     """Write an index with its results and return the table by task. Raises as `summarise`. Raises `ValueError` if the
     directory holds a run with other parameters."""
@@ -270,13 +271,13 @@ def check_paired(
     if helped := there.get('expert') or parameters.get('expert'):
         raise ValueError(f'episodes that an expert ({helped}) takes over measure nobody, and cannot be compared')
     if read_json(Path(path)/'summary.json') is None:
-        raise ValueError(f'{path} was not played to its end, and what is there is of its first tasks: '
+        raise ValueError(f'{path} was not played to its end, so some of its episodes are missing: '
                          'run its command again')
     differ = [f'{k} ({a}, not {b})' for k in PAIRED if k in there and k in parameters
               for a, b in [_apart(there[k], parameters[k])] if a != b]
     if differ:
-        raise ValueError(f'{path} cannot be compared with, its episodes are others: '
-                         f'it differs in {", ".join(differ)}; play it again as the other one')
+        raise ValueError(f'{path} cannot be compared, because it was played with other settings: '
+                         f'{", ".join(differ)}; evaluate it again with the settings of the other run')
 
 def _apart(a, b):
     "Both values; two dictionaries are reduced to the keys in which they differ."

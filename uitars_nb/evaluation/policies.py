@@ -121,7 +121,7 @@ async def make_player(
     seed: int = 0,            # sampling seed
     dtype: str = 'auto',      # of a checkpoint's weights; 'auto': as `Policy.to_play` takes it
     dialect: str = '',        # '': as the server reports, or as the checkpoint was trained
-    context: int = 0,         # context length in tokens; 0: as the server reports, or as in training
+    context: int = 0,         # context length in tokens; 0: as in training, or the server's limit if that is less
     images: int = 0,          # newest screenshots in the prompt; 0: as in training
 ) -> AsyncIterator[MakeAgent]:
     """Context manager that yields the policy's agent factory. The environment variable `UITARS_TOKEN` holds a server's

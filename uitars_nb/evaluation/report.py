@@ -37,7 +37,7 @@ def _sum_up(rows):
     reward = macro_mean(task_scores(rows, 'reward'))
     success, positive = (str(macro_mean(task_scores(rows, column))) for column in ('success', 'positive'))
     said = claims(rows)
-    false = round(said['finished'] * said['false_completes']['value']) if said['finished'] else 0
+    false = int((~played.success.astype(bool) & (played.stop == StopReason.FINISHED.value)).sum())
     return dict(tasks=played.task.nunique(), episodes=len(played), success=success, positive=positive,
                 reward=f'{reward.value:.2f} [{reward.low:.2f}, {reward.high:.2f}]',
                 steps=f'{played.n_steps.mean():.1f}', seconds=f'{played[PARTS].sum(axis=1).mean():.3f}',
@@ -53,7 +53,8 @@ def plot_success(
     tables: Mapping[str, pd.DataFrame],  # policy -> table by task with columns success, low, high
     ax: Axes | None = None,
 ) -> Axes:
-    "Success rate of every task with its interval, one colour per policy."
+    "Success rate of every task with its interval, one colour per policy. Raises `ValueError` for more than four."
+    if len(tables) > len(COLORS): raise ValueError(f'{len(tables)} policies: plot at most {len(COLORS)} in one figure')
     last = list(tables.values())[-1]
     order = last.sort_values(['success', 'task'], ascending=[True, False]).index
     ax = ax or plt.subplots(figsize=(7, 1.2 + .19 * len(order)))[1]
@@ -80,11 +81,10 @@ def plot_stops(
 ) -> Axes:
     "Share of each stop reason, mean over tasks, one bar per policy; the thin bar below it is the success rate."
     ax = ax or plt.subplots(figsize=(7, .6 + .5 * len(tables)))[1]
-    shares = pd.DataFrame({p: t[[o.value for o in StopReason if o.value in t]].mean()
-                           for p, t in tables.items()}).fillna(0)
+    shares = pd.DataFrame({p: t[[o for o in STOP_COLORS if o in t]].mean() for p, t in tables.items()}).fillna(0)
     left = np.zeros(len(tables))
     for stop, row in shares[shares.sum(axis=1) > 0].iterrows():
-        ax.barh(list(tables), row, left=left, color=STOP_COLORS.get(stop, '#c1121f'), label=stop, height=.6)
+        ax.barh(list(tables), row, left=left, color=STOP_COLORS[stop], label=stop, height=.6)
         left = left + row.to_numpy()
     ax.barh(np.arange(len(tables)) + .38, [t.success.mean() for t in tables.values()], color='black', label='success',
             height=.1)

@@ -108,7 +108,7 @@ def compare(
     a: Mapping[str, np.ndarray],  # task -> success (0/1) per instance
     b: Mapping[str, np.ndarray],  # the same tasks and instances in the same order
 ) -> Comparison:
-    "Paired comparison of two policies. Raises `ValueError` if they did not play the same instances."
+    "Paired comparison of two policies. Raises `ValueError` if their tasks or numbers of instances differ."
     if {k: len(v) for k, v in a.items()} != {k: len(v) for k, v in b.items()}:
         raise ValueError('the two results are not of the same tasks and instances: '
                          'evaluate both with the same suite and episodes')

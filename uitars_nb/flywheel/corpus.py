@@ -135,8 +135,8 @@ def _same_parts(path, parts):
     asked = {name: json.loads(json.dumps(dict(about))) for name, (_, about) in parts.items()}
     if changed := [k for k in sorted({*known, *asked}) if known and not _agree(known.get(k), asked.get(k))]:
         raise ValueError(
-            f'the run in {path.parent} learns from something else (another {changed[0]}): give another directory, or '
-            f'delete it')
+            f'{path.parent} was begun with other data ({changed[0]} differs): give the same data, another directory '
+            f'for the run, or delete {path.parent}')
 
 LATER = 'dialect', 'model_type'   # keys that descriptions of older corpora lack
 

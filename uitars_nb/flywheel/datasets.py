@@ -124,7 +124,8 @@ def _as_sampled(prompt, processor):
     if n != seen:
         raise ValueError(
             f'a reply was sampled with {n} image tokens, and this policy sees {seen} in the same screenshots: the '
-            f'server that gave it resized them by other bounds')
+            f'server resized them by other limits. Play the episodes again with the limits of this policy '
+            f'(min_pixels, max_pixels of its processor), or leave them out')
     return prompt
 
 # %% ../../nbs/60_flywheel/20_datasets.ipynb #8f6bd356

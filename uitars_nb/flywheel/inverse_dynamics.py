@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.store import Store
 from ..core.types import Trajectory
-from .datasets import names_points, snap_action
+from .datasets import foreign, names_points, snap_action
 from .examples import TrainingExample, stored_of_split
 from ..model.policy import Policy
 from ..model.rendering import Example
@@ -22,9 +22,9 @@ from ..model.rendering import Example
 def visible_steps(
     traj: Trajectory,
 ) -> list[int]:
-    "Return the indices of steps that were performed and changed the screen within the episode."
+    "Return the indices of steps whose actions a dialect can write and that changed the screen within the episode."
     pairs = zip(traj.steps, traj.steps[1:])
-    return [k for k, (a, b) in enumerate(pairs) if a.actions and not a.error
+    return [k for k, (a, b) in enumerate(pairs) if a.actions and not a.error and not foreign(a)
             and not np.array_equal(a.observation.screenshot, b.observation.screenshot)]
 
 # %% ../../nbs/60_flywheel/15_inverse_dynamics.ipynb #dc74d147
@@ -47,7 +47,7 @@ def inverse_dynamics_example(
                                           *(dict(type='image', image=o) for o in (after, before))])])
     return TrainingExample(
         Example(prompt, np.append(policy.encode(said), policy.processor.tokenizer.eos_token_id).astype(np.int32)),
-        'deeds', traj.task.seed)
+        'inverse_dynamics', traj.task.seed)
 
 # %% ../../nbs/60_flywheel/15_inverse_dynamics.ipynb #8939cc60
 def inverse_dynamics_examples(

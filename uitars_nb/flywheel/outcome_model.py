@@ -147,7 +147,7 @@ def choose_threshold(
     precision: float = 0.,   # minimum precision; 0: none
 ) -> Detection:
     """Return the threshold with the best F1 among those with sufficient precision. Raises `ValueError` if there is
-    none, and without episodes."""
+    none, and unless there are both successes and failures."""
     if not len(scores): raise ValueError('no episodes to choose a threshold on: give some successes and some failures')
     tried = [detection(scores, done, t) for t in np.unique(np.asarray(scores, float))]
     fit = [o for o in tried if o.precision >= precision]

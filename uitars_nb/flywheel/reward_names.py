@@ -10,10 +10,11 @@ import inspect
 from typing import Any
 
 from ..core.plugins import load_plugin
-from .rewards import GainReward, RandomReward, RewardSource, TaskVerifier
+from .rewards import EffectReward, GainReward, RandomReward, RewardSource, TaskVerifier
 
 # %% ../../nbs/60_flywheel/34_reward_names.ipynb #0abc9a32
-NAMED = dict(verifier=TaskVerifier, scored=lambda: TaskVerifier(scored=True), gain=GainReward, random=RandomReward)
+NAMED = dict(verifier=TaskVerifier, scored=lambda: TaskVerifier(scored=True), gain=GainReward,
+             effect=EffectReward, random=RandomReward)
 
 def outcome_reward(
     path: str,   # directory of a judge's weights
@@ -50,11 +51,12 @@ def plugin_reward(
     if can_judge(made): return made
     maker = name.partition(':')[2]
     raise ValueError(
-        f'{name} is no reward: async def {maker}(traj), or a class with async def __call__(self, traj), that '
-        f'returns a flywheel.rewards.Reward')
+        f'{name} is no reward: give async def {maker}(traj), or a class that is made without arguments and has '
+        f'async def __call__(self, traj); either returns a flywheel.rewards.Reward')
 
 def named_reward(
     # 'verifier', 'scored' (partial success), 'gain' (share of steps that raise the task's signal),
+    # 'effect' (the same, and a success if each step changes the screen),
     # 'random' (a control), 'outcome:DIR' (a model), or MODULE:NAME
     name: str,
 ) -> RewardSource:

@@ -44,11 +44,15 @@ class InfinityOptions:
     sessions: int = 2              # sessions in each
     samples: int = 1               # episodes of each task, for pass@k; above 1 needs a temperature
 
+    def __post_init__(self): check_numbers(self, positive='browsers sessions samples')
+
 @dataclass(frozen=True)
 class BrowseCompOptions:
     "BrowseComp and BrowseComp-Plus."
     corpus: Path | None = None   # JSON Lines of url, title, text that Search reads
     most: int = 0                # questions, from the first on; 0: all
+
+    def __post_init__(self): check_numbers(self, weights='most')
 
 @dataclass(frozen=True)
 class Mind2WebOptions:
@@ -79,6 +83,8 @@ class HarborOptions:
     tasks: Path | None = None   # a task of harbor, or a folder of them, to play in the jail
     attempts: int = 1           # of each task
 
+    def __post_init__(self): check_numbers(self, positive='attempts')
+
 @dataclass(frozen=True)
 class AndroidOptions:
     "AndroidWorld."
@@ -87,6 +93,8 @@ class AndroidOptions:
     port: int = 5554              # console port of the emulator
     adb: str = '/usr/bin/adb'
     setup: bool = False           # install the apps; once for each emulator
+
+    def __post_init__(self): check_numbers(self, positive='combinations port')
 
 @dataclass(frozen=True)
 class CubeOptions:

@@ -37,7 +37,7 @@ class FlywheelJob(PlayOptions):
     skip: int = 1000            # instances before the first; those may have been shown to the start
     temperature: float = 1.     # sampling temperature of the actions
     seed: int = 0               # of sampling
-    reward: str = 'verifier'    # verifier, scored, outcome:DIR or MODULE:NAME: the judge of success
+    reward: str = 'verifier'    # judge of success: verifier, scored, gain, effect, random, outcome:DIR or MODULE:NAME
     ct_steps: int = 10          # steps of continual training on failures; 0: failures wait in their pool
     ct_every: int = 1           # cycles from one continual training to the next
     sft: SFTOptions = WHEEL_SFT
@@ -48,7 +48,8 @@ class FlywheelJob(PlayOptions):
         super().__post_init__()
         check_numbers(self, positive='cycles instances samples ct_every', weights='skip temperature ct_steps')
         if self.samples > 1 and not self.temperature:
-            raise ValueError('samples of an instance are all equal at temperature 0: take samples 1, or sample')
+            raise ValueError(f'{self.samples} samples of an instance are all equal at temperature 0: '
+                             'set samples to 1, or temperature above 0')
 
 # %% ../../nbs/85_pipelines/50_flywheel.ipynb #a0179277
 def recipe_of(

@@ -51,7 +51,7 @@ class MainJob(PlayOptions):
     validation_episodes: int = 0     # of each task, played by the start; SFT draws more of tasks that fail
     arithmetic: int = 0              # text-only examples of arithmetic for SFT
     seed: int | None = None          # of SFT and RL, above 0, in place of --sft.seed and --rl.seed
-    reward: str = 'verifier'         # of RL: verifier, scored, gain, random, outcome:DIR or MODULE:NAME
+    reward: str = 'verifier'         # of RL: verifier, scored, gain, effect, random, outcome:DIR or MODULE:NAME
     replay: bool = True              # RL with an SFT loss on the demonstrations, if there are any
     sft: SFTOptions = MAIN_SFT
     rl: RLJob = MAIN_RL

@@ -17,7 +17,7 @@ def experiment(
     "Path of an experiment's notebook. Raises `FileNotFoundError` outside a checkout."
     path = EXPERIMENTS / f'{name}.ipynb'
     if path.exists(): return path
-    raise FileNotFoundError(f'{path} is not here: run this in a checkout of the repository, where the experiments are')
+    raise FileNotFoundError(f'{path} is not here: run this in a checkout of the repository, in its root folder')
 
 # %% ../../nbs/85_pipelines/10_notebooks.ipynb #b24144ed
 def run_notebook(

@@ -70,7 +70,7 @@ def play_recipe(
     out: Path,      # the run's directory
     browsers: int,  # Chromium processes
     sessions: int,  # sessions in each Chromium
-    size: tuple[int, int] | None = None,   # width and height of the page in pixels; None: MiniWoB's
+    size: tuple[int, int] | None = None,   # width and height of the page in pixels; None: as the tasks have it
     manager: str = '',                     # of leased sessions, as `pool_for` takes it; '': this machine's browsers
 ) -> str:
     "Play what is left of the recipe, with a progress bar; the result in one line."

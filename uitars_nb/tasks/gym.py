@@ -54,7 +54,8 @@ def _point(v): return tuple(int(o) for o in v)
 def to_values(
     action: Action,   # of one of the functions above
 ) -> dict:
-    "Convert an `Action` to an element of the action space; `to_action` gives it back. `wait` loses part seconds."
+    """Convert an `Action` to values of the action space; `to_action` gives it back. `wait` loses part seconds. Outside
+    the space: `wait` over 5 s, and a text over 64 characters or with others than printable ASCII, such as a newline."""
     zero = dict(point=(0, 0), end=(0, 0), direction=0, text='', time=0)
     given = zero | {PLACES[p]: v for p, v in action.args.items()}
     if given['direction'] in DIRECTIONS: given['direction'] = DIRECTIONS.index(given['direction'])

@@ -135,7 +135,7 @@ def load_own(
     for name in filter(None, map(str.strip, modules.split(','))):
         try: importlib.import_module(name)
         except ModuleNotFoundError as e:
-            if e.name != name: raise   # a dependency of the module is missing
+            if not f'{name}.'.startswith(f'{e.name}.'): raise   # a dependency of the module is missing
             raise FileNotFoundError(f'{OWN} names {name}, which Python does not find: put its folder on the path, '
                                     'PYTHONPATH=. for this one') from e
 

@@ -40,8 +40,7 @@ def functions_data(
     parameter = lambda p: dict(name=p.name, type=p.type, about=p.description, required=p.required, choices=[*p.choices])
     return [dict(name=f.name, about=f.description, group='ending' if len(f.modes) == len(MODES) else f.modes[0],
                  parameters=[parameter(p) for p in f.parameters])
-            for f in sorted(space, key=lambda f: (len(f.modes) < len(MODES), MODES.index(f.modes[0]))
-                            if len(f.modes) < len(MODES) else (True, .5))]
+            for f in sorted(space, key=lambda f: MODES.index(f.modes[0]) if len(f.modes) < len(MODES) else .5)]
 
 def step_data(
     step: Step,

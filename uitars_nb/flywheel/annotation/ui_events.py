@@ -35,6 +35,8 @@ class RecordedAction:
     start: float                # time of its first event, s
     end: float                  # time of its last event, s
     actions: tuple[Action, ...]
+    held: tuple[str, ...] = ()  # keys held while the wheel turned
+    held: tuple[str, ...] = ()  # keys held while the wheel turned
 
 # %% ../../../nbs/60_flywheel/50_annotation/10_ui_events.ipynb #e2078710
 CLICKS = dict(left='click', right='right_single')
@@ -135,9 +137,9 @@ def _wheel(hand: _Hand, e: UIEvent):
     action = Action('scroll', dict(direction=e.button, point=_point(e, hand.size)))
     last = hand.recorded[-1] if hand.recorded else None
     same = (last and last.actions[-1].name == 'scroll' and last.actions[-1].args['direction'] == e.button
-            and e.at - last.end <= AGAIN)
+            and last.held == tuple(hand.held) and e.at - last.end <= AGAIN)
     if same: hand.recorded[-1] = replace(last, end=e.at, actions=(*last.actions, last.actions[-1]))
-    else: hand.add(RecordedAction(e.at, e.at, (action,)))
+    else: hand.add(RecordedAction(e.at, e.at, (action,), tuple(hand.held)))
 
 # %% ../../../nbs/60_flywheel/50_annotation/10_ui_events.ipynb #6e6250ec
 def recorded_actions(
@@ -158,6 +160,6 @@ def recorded_actions(
     return [_in_scrolls(o) for o in hand.recorded]
 
 def _in_scrolls(rec: RecordedAction) -> RecordedAction:
-    "Convert notches to scrolls."
+    "Convert notches to scrolls, with the held keys pressed around them."
     if rec.actions[0].name != 'scroll': return rec
-    return replace(rec, actions=rec.actions[:-(-len(rec.actions) // NOTCHES)])
+    return replace(rec, actions=_with_keys(rec.held, rec.actions[:-(-len(rec.actions) // NOTCHES)]))

@@ -70,7 +70,7 @@ class LabelledPage:
     seed: int = 0                     # of the page or task
     instruction: str = ''             # of the task
     step: int = 0                     # of the episode; 0: its first screen
-    partial: bool = False             # characters may be missing: the page does not say where there are none
+    partial: bool = False             # some characters may have no entry in `chars`, as after OCR
 
     @property
     def size(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ __all__ = ['LONG', 'CLICK', 'LINE', 'NAMED', 'THE', 'CONTROLS', 'CHOOSE', 'INTO'
 from .labels import SHAPES
 from uitars_nb.flywheel.perception.words import (
     Question, question_family, element_word, normalised_text, of_kind, unique_items, point_at,
-    where, fully_visible, words
+    where, fully_visible, unique_words, words
 )
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #f415d424
@@ -22,7 +22,7 @@ CLICK = ['Click on "{}".', 'Click "{}".', 'click on the word "{}"', 'Find "{}" a
 def point_word(page, rng):
     "Yield questions for each unique word."
     found = words(page)
-    for o in unique_items(found, lambda o: normalised_text(o.text)):
+    for o in unique_words(page):
         yield point_at('point_word', rng.choice(CLICK).format(o.text), f'"{o.text}"', o.box, page, len(found))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #4166ec48
@@ -31,9 +31,9 @@ LINE = ['Click on the line "{}".', 'Click the text "{}".']
 @question_family('point_line', 1.5)
 def point_line(page, rng):
     "Yield questions for each unique line of text."
-    lines = [o for o in of_kind(page, 'text') if fully_visible(o)]
+    lines = of_kind(page, 'text')
     for o in unique_items(lines, lambda o: normalised_text(o.text)):
-        if ' ' not in o.text or len(o.text) > LONG: continue
+        if not fully_visible(o) or ' ' not in o.text or len(o.text) > LONG: continue
         yield point_at('point_line', rng.choice(LINE).format(o.text), f'text "{o.text}"', o.box, page, len(lines))
 
 # %% ../../../nbs/60_flywheel/00_perception/15_pointing.ipynb #66e5c800
@@ -61,7 +61,9 @@ INTO = ['Click the {0} "{1}".', 'Click into the {0} labelled "{1}".']
 def point_control(page, rng):
     "Yield questions for each control, by its label."
     things = of_kind(page, *CONTROLS)
-    for o in unique_items([o for o in things if o.label], lambda o: (element_word(o), normalised_text(o.label))):
+    # 'Select Ada.' names no kind, so a check box and a radio button of one label are not unique
+    kind = lambda o: 'choice' if o.kind in CHOOSE else element_word(o)
+    for o in unique_items([o for o in things if o.label], lambda o: (kind(o), normalised_text(o.label))):
         if not fully_visible(o) or len(o.label) > LONG: continue
         say, alike = rng.choice(CHOOSE.get(o.kind, INTO)), sum(element_word(p) == element_word(o) for p in things)
         yield point_at('point_control', say.format(element_word(o), o.label), f'{element_word(o)} "{o.label}"', o.box,
@@ -128,10 +130,12 @@ def point_icon(page, rng):
 @question_family('locate', 20)
 def locate(page, rng):
     "Yield the position of each word, shape and control."
-    names = [(f'"{o.text}"', o.box) for o in unique_items(words(page), lambda o: normalised_text(o.text))]
-    shapes = [o for o in of_kind(page, *SHAPES) if o.colour and fully_visible(o)]
-    names += [(f'{o.colour} {o.kind}', o.box) for o in unique_items(shapes, lambda o: (o.colour, o.kind))]
-    controls = [o for o in of_kind(page, *CONTROLS) if o.label and fully_visible(o) and len(o.label) <= LONG]
+    names = [(f'"{o.text}"', o.box) for o in unique_words(page)]
+    shapes = [o for o in of_kind(page, *SHAPES) if o.colour]
+    names += [(f'{o.colour} {o.kind}', o.box) for o in unique_items(shapes, lambda o: (o.colour, o.kind))
+              if fully_visible(o)]
+    controls = [o for o in of_kind(page, *CONTROLS) if o.label]
     names += [(f'{element_word(o)} "{o.label}"', o.box)
-              for o in unique_items(controls, lambda o: (element_word(o), normalised_text(o.label)))]
+              for o in unique_items(controls, lambda o: (element_word(o), normalised_text(o.label)))
+              if fully_visible(o) and len(o.label) <= LONG]
     for name, box in names: yield Question('locate', name, where(box, page), tuple(box), tuple(box), len(names))

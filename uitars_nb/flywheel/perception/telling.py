@@ -149,7 +149,8 @@ def _next(o, lines, way):
 def beside(page, rng):
     "Yield questions for the text below or above another."
     lines = of_kind(page, 'text')
-    for o in unique_items([o for o in lines if fully_visible(o)], lambda o: normalised_text(o.text)):
+    for o in unique_items(lines, lambda o: normalised_text(o.text)):
+        if not fully_visible(o): continue
         for name, other in (('below', _next(o, lines, 1)), ('above', _next(o, lines, -1))):
             if not other or not fully_visible(other) or max(len(o.text), len(other.text)) > MOST: continue
             yield tell('beside', f'Which text is directly {name} "{o.text}"?', other.text, other.box)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['CALLED', 'Family', 'FAMILIES', 'grid_point', 'hits', 'Question', 'point_at', 'tell', 'where', 'Word', 'words',
-           'normalised_text', 'unique_items', 'element_word', 'of_kind', 'fully_visible', 'question_family']
+           'normalised_text', 'unique_items', 'unique_words', 'element_word', 'of_kind', 'fully_visible',
+           'question_family']
 
 # %% ../../../nbs/60_flywheel/00_perception/10_words.ipynb #64bbd96b
 import random, re
@@ -140,6 +141,24 @@ def unique_items(
     "Return the candidates whose text no other candidate shares."
     count = Counter(map(key, items))
     return [o for o in items if count[key(o)] == 1]
+
+def unique_words(
+    page: LabelledPage,
+) -> list[Word]:
+    "Return the fully visible words that occur nowhere else on the page, partly hidden lines included."
+    hidden = {normalised_text(o) for line in page.elements if line.kind == 'text' and 'cut' in line.states
+              for o in line.text.split(' ')}
+    key = lambda o: normalised_text(o.text)
+    return [o for o in unique_items(words(page), key) if key(o) not in hidden]
+
+def unique_words(
+    page: LabelledPage,
+) -> list[Word]:
+    "Return the fully visible words that occur nowhere else on the page, partly hidden lines included."
+    hidden = {normalised_text(o) for line in page.elements if line.kind == 'text' and 'cut' in line.states
+              for o in line.text.split(' ')}
+    key = lambda o: normalised_text(o.text)
+    return [o for o in unique_items(words(page), key) if key(o) not in hidden]
 
 # %% ../../../nbs/60_flywheel/00_perception/10_words.ipynb #c2ba160a
 CALLED = {'checkbox': 'box', 'radio': 'radio button', 'select': 'list', 'textarea': 'field', 'titlebar': 'title bar'}

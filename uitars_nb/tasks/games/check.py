@@ -299,7 +299,7 @@ def reference_faults(game: Game, scores: Sequence[float]) -> list[str]:
             f'games (mean {mean:g}): improve it, or write a reference that a good player reaches']
 
 async def check_player(session, game: Game, seeds: Sequence[int]) -> list[str]:
-    "The heuristic player beats the other two and reaches the reference."
+    "The heuristic player beats the other two, and its best game reaches the reference less `TOLERANCE`."
     if heuristic not in players_of(game):
         return ['it has no heuristic player: register one by tasks.games.game.player in a module of UITARS_TASKS']
     scores = await last_scores(session, game, seeds)

@@ -50,7 +50,8 @@ class Level(Midgame):
         start, player = (await game_state(session)).score, self.oracle(session, spec)
         try:
             for _ in range(self.manifest.budget):
-                await session.act(await anext(player))
+                if (action := await anext(player, None)) is None: break   # the heuristic player sees no move
+                await session.act(action)
                 if (await game_state(session)).score > start: return boards[-self.last:]
                 boards.append(await saved_game(session))
         finally: await player.aclose()

@@ -127,11 +127,11 @@ def possible_kinds(
 def register_site(
     folder: str | Path,
     name: str,            # of the suite; tasks are NAME/conditions, NAME/one-hop and so on
-    kinds: Iterable[str] = (),   # of KINDS; (): all for which the site yields a question
+    kinds: Iterable[str] = (),   # of KINDS; (): all for which the site yields a question in each split
 ) -> list[str]:
-    """Register the tasks of a site and return their names, which join the suite. Raises `FileNotFoundError` for a
-    folder without HTML files, `LookupError` if the site yields no question in some split, `ValueError` for an unknown
-    kind."""
+    """Register the tasks of a site and return their names, which join the suite. Raises `ValueError` for an unknown
+    kind. Without `kinds` it reads the site: raises `FileNotFoundError` for a folder without HTML files, `LookupError`
+    if no kind has a question in every split."""
     root = Path(folder).resolve()
     kinds = check_kinds(kinds) or kinds_of(root)
     return join_suite(name, [register(SiteTask(f'{name}/{o}', root, *KINDS[o])).name for o in kinds])
@@ -191,7 +191,8 @@ def register_questions(
     file: str | Path,     # as `file_questions` takes it
     name: str,            # of the task
 ) -> str:
-    "Register the questions of a file as one task, and return its name. Raises the errors of `file_questions`."
+    """Register the questions of a file as one task, and return its name. Raises the errors of `read_site` and
+    `file_questions`, and `ValueError` for a page of the evidence that no link from the start page reaches."""
     root, path = Path(folder).resolve(), Path(file).resolve()
     reached = paths_from(site_at(root), home_of(site_at(root)))
     odd = [o for some in file_questions(path).values() for q in some for o in q.evidence if o not in reached]
