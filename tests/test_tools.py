@@ -260,7 +260,7 @@ async def test_a_server_over_http(http):
 
 
 @pytest.mark.parametrize('server, words', [(ToolServer('x', url='http://127.0.0.1:9/mcp'), 'tool server x'), (ToolServer('x', ('no-such-program',)), 'no-such-program'),
-                                           (replace(TIME, tools=('get_time',)), 'it has no tool get_time; it has convert_time'), (ToolServer('x', ('sleep', '60'), start_timeout=.5), 'in time')])
+                                           (replace(TIME, tools=('get_time',)), 'it has no tool get_time; it has convert_time'), (ToolServer('x', ('sleep', '60'), start_timeout=.5), 'no answer in 0.5 s')])
 async def test_servers_that_do_not_work(server, words):
     session = ToolSession(ToolConfig(servers=(server,)))
     with pytest.raises(EnvironmentFailure, match=words) as e: await session.reset()

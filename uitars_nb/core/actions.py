@@ -23,7 +23,7 @@ NAME = re.compile(r'[A-Za-z_][A-Za-z0-9_./:-]{0,127}')  # valid names of functio
 
 @dataclass(frozen=True)
 class Function:
-    "One function that a policy may call. Raises `ValueError` for an invalid or repeated name."
+    "One function that a policy may call. Raises `ValueError` for an invalid or repeated name or an unknown mode."
     name: str
     description: str                         # for the prompt
     parameters: tuple[Parameter, ...] = ()
@@ -34,6 +34,8 @@ class Function:
         bad = [o for o in [self.name, *names] if not NAME.fullmatch(o)]
         if bad: raise ValueError(f'{bad[0]!r} is no name for a function or parameter; it must match {NAME.pattern}')
         if len({*names}) < len(names): raise ValueError(f'{self.name} has two parameters of one name: {names}')
+        if not isinstance(self.modes, tuple) or {*self.modes} - {*MODES}:
+            raise ValueError(f'modes of {self.name} is a tuple of {", ".join(MODES)}, not {self.modes!r}')
 
     @cached_property
     def by_name(self) -> dict[str, Parameter]:

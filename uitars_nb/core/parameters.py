@@ -97,7 +97,7 @@ TYPES = {  # type -> (check, phrase for messages)
 # %% ../../nbs/00_core/08_parameters.ipynb #bb231c61
 @dataclass(frozen=True)
 class Parameter:
-    "One parameter of a function."
+    "One parameter of a function. Raises `ValueError` for an unknown type."
     name: str
     type: str                     # a key of `TYPES`
     description: str = ''         # for the prompt
@@ -106,6 +106,10 @@ class Parameter:
     choices: tuple = ()           # the only valid values
     minimum: float | None = None  # least valid number
     schema: Any = None            # the JSON schema of the parameter, if it comes from a tool
+
+    def __post_init__(self):
+        if self.type not in TYPES:
+            raise ValueError(f'parameter {self.name} has the type {self.type!r}; there are {", ".join(TYPES)}')
 
     def fault(self,
         value: Any,

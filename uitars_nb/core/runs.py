@@ -167,7 +167,7 @@ def defaults(
 # %% ../../nbs/00_core/15_runs.ipynb #350843d0fe
 class Run:
     """The directory of a run, with `config.json`, `metrics.jsonl` and `summary.json`.
-    Raises `ValueError` if it holds a run with other parameters."""
+    Raises `ValueError` if it holds a run with other parameters, or a checkpoint."""
     def __init__(self,
         path: str | Path,            # the directory
         parameters: Mapping,         # JSON-like; have to be equal to resume the run

@@ -7,7 +7,7 @@ __all__ = ['SEAL', 'Writer', 'DamagedShard', 'DoubleId', 'StrayShard', 'join_ind
            'Store']
 
 # %% ../../nbs/00_core/20_store.ipynb #0af2fc55
-import time, uuid, warnings
+import re, time, uuid, warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -170,12 +170,14 @@ class Catalogue(ShardIndex):
         except _DAMAGE as e: raise OSError(f'{self.path/self._places[id][0]} is damaged: {e}') from e
 
 # %% ../../nbs/00_core/20_store.ipynb #2c41b453
+_WRITTEN = re.compile(r'[0-9a-f]{16}-[0-9a-f]{12}\.parquet|\..*\.tmp')   # names of shards and temporary files
+
 def delete_shards(
     path: Path,  # directory of a store
 ) -> None:
     "Delete the shards and the seal of a store. Raises `FileExistsError` if the directory holds other files."
     old = sorted(path.iterdir()) if path.exists() else []
-    if other := [o.name for o in old if o.suffix not in ('.parquet', '.tmp') and o.name != SEAL]:
+    if other := [o.name for o in old if not _WRITTEN.fullmatch(o.name) and o.name != SEAL]:
         raise FileExistsError(f'{path} is no store: it holds {other[0]}; move that away, or name another directory')
     for shard in old: shard.unlink()   # temporary files of killed writers as well
 

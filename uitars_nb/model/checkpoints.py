@@ -116,6 +116,7 @@ def replace_checkpoint(
 ):
     "Context manager: a new folder, which then replaces `folder`. Raises `FileExistsError` if that is no checkpoint."
     folder = Path(folder).resolve()   # a link is kept
+    if folder.is_file(): raise FileExistsError(f'{folder} is a file; a checkpoint is a folder: give another name')
     if other := _foreign(folder):
         raise FileExistsError(f'{folder} holds {other}, which is no part of a checkpoint: give another folder')
     part, old = (folder.with_name(f'.{folder.name}.{os.getpid()}.{o}') for o in ('part', 'old'))

@@ -45,7 +45,8 @@ def rewrite_points(
 class Dialect:
     "Prompt, reply format and unit of points of a family of models."
     name: str             # key in `DIALECTS`, or MODULE:NAME
-    grammar: ModuleType   # `core.grammar` or `core.grammar15`, or a module with the same functions
+    grammar: ModuleType   # `core.grammar` or `core.grammar15`, or a module with `parse`, `print_reply`, `describe`, and
+                          # `write_point` if it does not write points as <point>x y</point> on the grid
     pixels: bool          # points are pixels of the image as Qwen2.5-VL resizes it; else on the 0-1000 grid
     opening: str          # of the prompt
     ends: tuple[str, ...] = ENDS   # tokens that end a reply; `Policy` adds those of its vocabulary
@@ -79,8 +80,8 @@ class Dialect:
 
     def point(self, point: tuple[int, int], size: tuple[int, int]) -> str:
         "A point on the grid of a screenshot (`size`: width, height), in the notation of replies."
-        if self.grammar is grammar15: return grammar15.write_point(point, **self._unit(size))
-        return '<point>{} {}</point>'.format(*point)
+        write = getattr(self.grammar, 'write_point', None)
+        return write(point, **self._unit(size)) if write else '<point>{} {}</point>'.format(*point)
 
     def points(self, text: str, size: tuple[int, int]) -> str:
         "An instruction or a thought with its points in the notation of replies."

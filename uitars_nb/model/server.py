@@ -107,8 +107,8 @@ class ChatFields(BaseModel):
     model: str = ''
     temperature: float = 1.
     top_p: float = 1.
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    max_tokens: int | None = None              # None: 512 (`Sampling.max_tokens`), end token included
+    max_completion_tokens: int | None = None   # the same under OpenAI's newer name, which is preferred
     seed: int | None = None
     stop: str | list[str] | None = None
     n: int = 1                      # number of replies
@@ -317,7 +317,8 @@ async def listening(
     task = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         while not server.started and not task.done(): await asyncio.sleep(.01)
-        yield f'http://{host}:{sock.getsockname()[1]}'
+        address = f'[{host}]' if ':' in host else host   # IPv6
+        yield f'http://{address}:{sock.getsockname()[1]}'
     finally:
         server.should_exit = True
         await task

@@ -41,8 +41,9 @@ def read_header(
             raise ValueError(f'{file} is not a safetensors file, or is truncated')
         header = f.read(length)
     try: entries = {k: v for k, v in json.loads(header).items() if k != '__metadata__'}
-    except ValueError as e: raise ValueError(f'{file} has a damaged header: {e}') from e
-    places = {k: _location(file, k, v, 8 + length) for k, v in entries.items()}
+    except (ValueError, AttributeError) as e: raise ValueError(f'{file} has a damaged header: {e}') from e
+    try: places = {k: _location(file, k, v, 8 + length) for k, v in entries.items()}
+    except (KeyError, TypeError, IndexError) as e: raise ValueError(f'{file} has a damaged header: {e!r}') from e
     if file.stat().st_size < max((o.begin + o.nbytes for o in places.values()), default=0):
         raise ValueError(f'{file} is shorter than its header says')
     return start + header, places

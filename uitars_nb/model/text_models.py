@@ -14,7 +14,7 @@ import torch
 from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-from .checkpoints import not_finite
+from .checkpoints import load_mismatches, not_finite
 from .policy import PolicyModel, cast_for_cpu
 from .quantization import SCHEMES, quantize
 from .resolve import checkpoint_file, fetch, fetching, fingerprint, locate
@@ -91,7 +91,10 @@ def text_policy(
     """Load a text model for inference, on a GPU if there is one. Raises `FileNotFoundError` if there is none,
     `ValueError` if it takes images too or its weights do not fit, `ImportError` for a GGUF file without `gguf`."""
     file = gguf_file(name)
-    if file is None and not is_text_model(name): raise ValueError(f'{name} takes images too: load it with `Policy`')
+    if file is None and not is_text_model(name):
+        if not checkpoint_file(locate(name), 'config.json'):
+            raise ValueError(f'{name} is an adapter: give a checkpoint with the adapter merged into its base')
+        raise ValueError(f'{name} takes images too: load it with `Policy`')
     source = dict(gguf_file=file.name) if file else {}
     folder, packed = str(file.parent) if file else fetch(name), dtype in SCHEMES
     if file: check_positions(file)
@@ -120,8 +123,11 @@ def check_positions(
 def _load(folder, source, dtype, gpu) -> Any:
     "A causal language model in evaluation mode, with every tensor in its place."
     dtype = 'float32' if source and dtype == 'auto' else dtype
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, device_map={'': 0} if gpu else None,
-                                                       output_loading_info=True, **source)
-    if lost := sorted({*info['missing_keys'], *info['unexpected_keys']}) or not_finite(model):
-        raise ValueError(f'the weights in {folder} do not make a {type(model).__name__}: {", ".join(lost[:8])}')
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, device_map={'': 0} if gpu else None, output_loading_info=True,
+        ignore_mismatched_sizes=True, **source)
+    if found := load_mismatches(info):
+        raise ValueError(f'the weights in {folder} do not make a {type(model).__name__}: {found}')
+    if broken := not_finite(model):
+        raise ValueError(f'the weights in {folder} hold NaN or infinity: {", ".join(broken[:8])}')
     return model.eval()

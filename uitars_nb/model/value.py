@@ -150,11 +150,15 @@ class Critic(ValueModel):
         **kwargs,                       # of transformers' `from_pretrained`: dtype, device_map, attn_implementation
     ) -> 'Critic':
         """The saved critic. Raises `FileNotFoundError` if the folder holds none, `ValueError` if its network
-        is missing or does not fit the head."""
+        is missing or does not fit the head, or if `policy` is given for a critic with a network of its own."""
         if not (Path(folder)/HEAD).exists():
             raise FileNotFoundError(f'{folder} is no critic: it has no {HEAD}. Make one with Critic.from_policy')
+        own = (Path(folder)/'config.json').exists()
+        if policy is not None and own:
+            raise ValueError(f'the critic in {folder} has a network of its own: leave out policy= (--shared), '
+                             'or name a critic that was trained as a shared one')
         if policy is not None: critic = cls(policy.model, policy.processor, True)
-        elif not (Path(folder)/'config.json').exists():
+        elif not own:
             raise ValueError(f'the critic in {folder} shares its policy\'s network: give policy=')
         else: critic = cls(headless(load_model(folder, absent=['lm_head.weight'], **kwargs)), load_processor(folder))
         load_value_head(critic.head, folder)

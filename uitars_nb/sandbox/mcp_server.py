@@ -37,7 +37,8 @@ def offered_functions(
     "The functions that a client may call."
     own = getattr(session, 'space', ())
     screen = session if not isinstance(session, ToolSession) else session.screen
-    return ActionSpace((LOOK, *own, *(ACTION_SPACE.select('gui') if screen else ())))
+    gui = [o for o in ACTION_SPACE.select('gui') if 'ending' not in o.modes] if screen else []
+    return ActionSpace((LOOK, *own, *gui))
 
 def as_tool(
     function: Function,
@@ -133,7 +134,7 @@ async def run(
     port: int | None = None,   # of 127.0.0.1; None: over stdin and stdout
     **options,                 # of `sandbox`
 ) -> None:
-    "Serve one sandbox until the client leaves, or SIGTERM."
+    "Serve one sandbox until SIGTERM or, over stdin and stdout, until the client disconnects."
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     async with sandbox(**options) as session:

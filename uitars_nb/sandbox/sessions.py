@@ -108,6 +108,7 @@ class SessionPool:
         seconds: float = 120.,  # timeout of opening a session and of a reset, wall time
     ):
         self.opener, self.size, self.seconds = opener, size, seconds
+        self.turns = None   # limits the leases; made by `async with`
         self.idle, self.opened = [], 0   # idle slots (what closes the session, session); sessions opened so far
 
     async def __aenter__(self):
@@ -141,6 +142,7 @@ class SessionPool:
     @asynccontextmanager
     async def session(self):
         "Lease a session for the duration of a block. Raises `EnvironmentFailure` if none can be opened and reset."
+        if self.turns is None: raise RuntimeError('the pool is not running: use `async with SessionPool(...) as pool`')
         async with self.turns:
             slot = await self._ready()
             try: yield slot[1]

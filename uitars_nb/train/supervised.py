@@ -53,10 +53,11 @@ def batch_losses(
         losses['reads'] = character_loss(out.reads, batch['image_sizes'], batch['reads'])
     if 'targets' in dense and 'targets' in batch and has('targets'):
         losses['targets'] = target_loss(out.targets, batch['targets'])
-    if 'looks' in dense and has('looks'): losses['looks'] = pointing_loss(out.looks, batch['point_cell'] // WITHIN)
-    if 'looks' in dense and has('glances'):
-        cells = batch['point_cell'].repeat_interleave(out.glances.shape[1])
-        losses['glances'] = F.cross_entropy(out.glances.flatten(0, 1), cells)
+    if 'looks' in dense and has('pointer_logits'):
+        losses['looks'] = pointing_loss(out.pointer_logits, batch['point_cell'] // WITHIN)
+    if 'looks' in dense and has('fine_logits'):
+        cells = batch['point_cell'].repeat_interleave(out.fine_logits.shape[1])
+        losses['glances'] = F.cross_entropy(out.fine_logits.flatten(0, 1), cells)
     return losses
 
 def zero_over_outputs(out) -> torch.Tensor:

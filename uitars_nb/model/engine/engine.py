@@ -165,7 +165,9 @@ class Engine:
         sampling: Sampling = Sampling(),
         key: str = '',                      # of the trajectory, whose turns share cached prefixes
     ) -> Completion:
-        "The model's reply. Raises `ValueError` for a conversation that cannot be rendered, or is too long."
+        """The model's reply. Raises `ValueError` for a conversation that cannot be rendered, `ContextExceeded` if it is
+        too long, `RequestFailed` if memory runs out, `FloatingPointError` if the weights give no finite
+        log-probability, and `RuntimeError` if the engine is closed."""
         return await self._ask(lambda: self.policy.render(messages), sampling, key)
 
     async def generate(self, prompt: Prompt, sampling: Sampling = Sampling(), key: str = '') -> Completion:

@@ -140,10 +140,6 @@ class NanoVLOutput(CausalLMOutputWithPast):
     pointer_logits: torch.Tensor | None = None      # (n, P, K): attention logits of P pointer heads over image tokens
     fine_logits: torch.Tensor | None = None         # (n, G, K * WITHIN): of G fine-grained layers over cells
 
-    @property
-    def looks(self): return self.pointer_logits   # former name, which `train` still uses
-    @property
-    def glances(self): return self.fine_logits    # likewise
 
 # %% ../../../nbs/30_model/20_nano/30_nano.ipynb #8b83bca7
 def encode_screens(

@@ -43,6 +43,7 @@ class AdbFailure(EnvironmentFailure):
 WORDS = [
     (r'unauthorized|failed to authenticate', AdbTrouble.UNAUTHORIZED),
     (r'INSUFFICIENT_STORAGE|No space left', AdbTrouble.FULL),
+    (r'Failure \[', AdbTrouble.REFUSED),   # of the package manager, whose words may name any package
     (r'failed to connect to|not found|offline|no devices|still (authorizing|connecting)|no emulator', AdbTrouble.GONE),
     (r'cannot connect to daemon|daemon still not running|failed to (start|check)|protocol fault|connection reset',
      AdbTrouble.SERVER),

@@ -36,8 +36,12 @@ ADVICE = {AdbTrouble.UNAUTHORIZED: 'allow this machine on the screen of the devi
 async def booted(
     adb: Adb,
 ) -> bool:
-    "True if the device's system has booted."
-    return await state_of(adb) == 'device' and (await adb.shell('getprop sys.boot_completed')).strip() == '1'
+    "True if the device's system has booted; False if the connection is lost meanwhile."
+    if await state_of(adb) != 'device': return False
+    try: return (await adb.shell('getprop sys.boot_completed')).strip() == '1'
+    except AdbFailure as e:
+        if e.trouble not in (AdbTrouble.GONE, AdbTrouble.CUT): raise
+        return False
 
 async def ready(
     adb: Adb,

@@ -33,7 +33,7 @@ class AndroidConfig:
     "Configuration of a session on a phone."
     adb: AdbConfig = AdbConfig()
     settle: float = .5             # pause after an action, seconds
-    scroll: int = 400              # length of a scroll, cells of the grid
+    scroll: int = 400              # length of a scroll, cells of the grid; at most 880
     longest_wait: float = 60.      # seconds; a longer `wait` ends here
     snapshot: str = ''             # emulator's snapshot that each reset loads; '': a reset deletes data instead
     clear: tuple[str, ...] = ()    # packages whose data a reset deletes in addition to those of installed programs

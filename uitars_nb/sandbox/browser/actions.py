@@ -174,7 +174,8 @@ SHORTCUTS = {
     **_named(_new_tab, 'ctrl t'), **_named(close_tab, 'ctrl w, ctrl f4'),
     **_named(history, 'alt arrowleft', -1), **_named(history, 'alt arrowright', 1),
     **_named(_reload, 'f5, ctrl r, ctrl f5, ctrl shift r'),
-    **_named(copy, 'ctrl c', 'c'), **_named(copy, 'ctrl x', 'x'), **_named(paste, 'ctrl v, shift insert'),
+    **_named(copy, 'ctrl c, ctrl insert', 'c'), **_named(copy, 'ctrl x, shift delete', 'x'),
+    **_named(paste, 'ctrl v, ctrl shift v, shift insert'),
     **{f'ctrl {i}': lambda s, i=i: nth(s, i - 1) for i in range(1, 9)}, 'ctrl 9': lambda s: nth(s, len(s.pages) - 1)}
 
 @_means
@@ -193,7 +194,7 @@ def check_address(session, url: str) -> None:
 
 @_means
 async def navigate(session, content):
-    "Open an address. Raises `ActionError` if it is not allowed or cannot be opened."
+    "Open an address; a failed load shows Chromium's error page. Raises `ActionError` if not allowed or invalid."
     check_address(session, url := full_address(content))
     await _leave_dialog(session)
     try: await session.load('Page.navigate', url=url)
@@ -212,9 +213,12 @@ async def _leave_dialog(session):
 # %% ../../../nbs/10_sandbox/10_browser/45_actions.ipynb #525d6da6
 def act_on_dialog(session, dialog: dialogs.Dialog, name: str, args: dict) -> DialogAnswer | None:
     "Apply an action to an open dialog; return the answer if the action closes it."
+    hands, scale = session.hands, session.config.scale   # updated here, while the page receives no event
+    if args.get('point'): hands.move_to(*pixel(session, args['point']))
+    if name == 'release': hands.release(key_name(args['key']))
+    if name == 'mouse_up': hands.mouse_up(args.get('button', 'left'))
     if name in ('click', 'left_double', 'mouse_up'):
-        x, y = pixel(session, args['point']) if args.get('point') else (session.hands.x, session.hands.y)
-        return dialogs.click(dialog, x * session.config.scale, y * session.config.scale, session.size)
+        return dialogs.click(dialog, hands.x * scale, hands.y * scale, session.size)
     if name == 'type': return dialogs.type_text(dialog, args['content'])
     if name in ('hotkey', 'press'): return dialogs.press(dialog, parse_chord(args['key']))
     if name == 'scroll': dialogs.scroll(dialog, dict(up=-1, down=1).get(args['direction'], 0))
@@ -238,7 +242,7 @@ async def choose(session, page, given: DialogAnswer) -> None:
     names = [n.strip() for n in given.text.split(';') if n.strip()]
     missing = missing_files(names, offered)
     if given.accept and (missing or not names):
-        page.dialog.message = f"No such file: {', '.join(missing) or '(none given)'}"
+        page.dialog.message = f"No such file: {', '.join(missing)}" if missing else 'Choose a file or type its name'
         return
     page.dialog = None
     files = [offered.get(n, n) for n in names]

@@ -49,7 +49,7 @@ class Addresses:
         "Host and port of `url` if they are not on the list, else ''."
         parts = urlsplit(url)
         return parts.netloc if (parts.scheme.startswith(('http', 'ws'))
-            and not {parts.netloc, parts.hostname} & (self.hosts | self.proxied)) else ''
+            and not any(_matches(parts, h) for h in self.hosts | self.proxied)) else ''
 
     def open_folder(self, url: str) -> None:
         "Allow the folder of a file URL; other URLs change nothing."

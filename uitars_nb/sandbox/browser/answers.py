@@ -31,7 +31,7 @@ async def answered(
     page: Page,            # tab that gives them
     timeout: float,        # seconds
 ) -> bool:
-    "Wait for `work`; False if a dialog or another document comes first. Raises `PageFailure`."
+    "Wait for `work`; False if a dialog opens or the tab closes first. Raises `PageFailure`."
     try: done, _ = await asyncio.wait({work, page.blocked}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         work.cancel()

@@ -51,7 +51,7 @@ def usable(
     path: str,  # of a possible Chromium
 ) -> bool:
     "True if `path` is executable and not Ubuntu's stub that only tells how to install a snap."
-    if not os.access(path, os.X_OK): return False
+    if not (os.path.isfile(path) and os.access(path, os.X_OK)): return False
     with open(path, 'rb') as f: start = f.read(2048)
     return not (start.startswith(b'#!') and b'snap' in start)
 
@@ -61,6 +61,9 @@ def find_chromium(
     "Path of the Chromium to use. Raises `FileNotFoundError` with installation advice if there is none."
     for path in candidates():
         if usable(path) and (shell or not is_shell(path)): return path
+    if own := os.environ.get('UITARS_CHROMIUM'):
+        full = '' if shell else ' or is a headless shell, where a full Chromium is needed'
+        raise FileNotFoundError(f'UITARS_CHROMIUM={own} is not an executable file{full}: correct it or unset it')
     raise FileNotFoundError(
         'no Chromium found: install one (`apt-get install chromium chromium-headless-shell`, '
         'or `playwright install chromium`), or name it in UITARS_CHROMIUM')
@@ -69,8 +72,10 @@ def find_chromium(
 @lru_cache
 def chromium_version(path: str | None = None) -> str:
     "Version of the Chromium at `path`, such as '138.0.7204.49'."
-    out = subprocess.run([path or find_chromium(), '--version'], capture_output=True, text=True, timeout=60).stdout
-    return re.search(r'[\d.]{5,}', out)[0]
+    command = [path or find_chromium(), '--version']
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if found := re.search(r'[\d.]{5,}', done.stdout): return found[0]
+    raise RuntimeError(f'`{" ".join(command)}` printed no version: {done.stderr.strip()[-300:] or "it said nothing"}')
 
 @lru_cache
 def fonts() -> dict:

@@ -61,6 +61,10 @@ class Downloads(FileFolder):
         super().__init__(parent, uploads)
         self.forget()
 
+    def offered(self) -> dict[str, str]:
+        "Name -> path of the files that a file chooser lists; running downloads are left out."
+        return {name: path for name, path in super().offered().items() if Path(path).stem not in self.names}
+
     def forget(self) -> None:
         "Forget all running downloads and that the disk was full."
         self.names, self.full = {}, False  # id -> suggested name of each running download; True if the disk is full

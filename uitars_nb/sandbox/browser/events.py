@@ -66,6 +66,8 @@ def javascriptDialogClosed(session, page, params):
 @_reports
 def fileChooserOpened(session, page, params):
     "A file chooser opened: offer the session's files."
+    if 'backendNodeId' not in params:   # `showOpenFilePicker`, which has no input to fill
+        return session.note(EventKind.FILE_CHOOSER, 'the page asks for a file in a way that is not supported here')
     page.node = params['backendNodeId']
     page.dialog = Dialog('file', 'Open file',
         files=tuple(session.downloads.offered()), multiple=params['mode'] == 'selectMultiple')

@@ -61,7 +61,8 @@ async def evaluate_script(
     js: str,          # statements or an expression; a function is called
     arg: Any = None,  # argument of that function, JSON-serialisable
 ) -> Any:
-    "Evaluate `js` in the active tab. Raises `RuntimeError` with the page's error."
+    """The value of `js` in the active tab; None also if a dialog or another document comes first.
+    Raises `RuntimeError` with the page's error."""
     answer = await run_script(context, CALLED % ('' if arg is None else json.dumps(arg), js))
     if answer and arg is None and _not_expression(answer): answer = await run_script(context, js)
     if answer is None: return None
@@ -126,7 +127,7 @@ async def rewind(context: 'EpisodeContext') -> None:
 
 # %% ../../../nbs/10_sandbox/10_browser/55_session.ipynb #b1a4k002
 def may_keep_tab(context: 'EpisodeContext', url: str) -> bool:
-    "True if the tab of a local page with `same_tab`, which `may_rewind`, can load the local page `url`."
+    "True if `url` can load in the open tab: both pages are local, the open one has `same_tab` and may be rewound."
     home = context.home[0] if context.same_tab and context.home else ''
     return url.startswith('file:') and home.startswith('file:') and may_rewind(context, home)
 
@@ -176,7 +177,7 @@ class EpisodeContext(GuardedContext):
 
     def hand_on(self) -> None:
         "Keep the page for the next episode, which may rewind it; any other use resets the session first."
-        self.stale = True
+        self.stale = not self.fresh   # a fresh session needs no reset
 
     async def reset_if_stale(self) -> None:
         "Reset if the page is still that of another episode."
@@ -261,8 +262,13 @@ class BrowserSession(EpisodeContext):
         except PageFailure as e:
             await repair(self)
             raise ActionError(str(e)) from e
+        except CdpError as e: raise ActionError(f'the browser refused {action.name}: {e}') from e
+        except Disconnected as e: raise EnvironmentFailure(StopReason.ENV_CRASH, f'the browser is gone: {e}') from e
 
     async def pass_time(self, ms: float) -> None:
         "Advance the session clock by `ms` milliseconds, unless a dialog stops it."
-        page = await self.settle()
-        if not page.blocked.done(): await self.answers(draw_and_advance(self, page, ms), page=page)
+        page, clock = await self.settle(), self.config.clock
+        if page.blocked.done(): return
+        await self.answers(draw_and_advance(self, page, ms if clock.mode == 'paused' else 0), page=page)
+        if clock.mode == 'paused' or page.blocked.done(): return
+        await asyncio.wait({page.blocked}, timeout=ms / 1000 / (clock.speed if clock.mode == 'fast' else 1))

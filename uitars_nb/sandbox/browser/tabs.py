@@ -62,7 +62,7 @@ def follow(tab: 'TabState') -> None:
     for name, loading in (
             ('frameStartedNavigating', True), ('frameStartedLoading', True), ('frameStoppedLoading', False)):
         on(f'Page.{name}', lambda params, loading=loading: tab.set_loading(params['frameId'], loading))
-    on('Page.navigatedWithinDocument', lambda params: tab.set_loading(params['frameId'], False))
+    on('Page.navigatedWithinDocument', lambda params: tab.navigate_within(params['frameId'], params['url']))
     on('Page.loadEventFired', lambda params: tab.count_load())
     on('Network.requestWillBeSent', lambda params: tab.expect(params['requestId'], params.get('type')))
     for name in ('loadingFinished', 'loadingFailed'):
@@ -91,6 +91,11 @@ class TabState:
     def set_loading(self, frame: str, loading: bool) -> None:
         "Set `idle` when the main frame begins or ends to load."
         if frame == self.id: self.idle.clear() if loading else self.idle.set()
+
+    def navigate_within(self, frame: str, url: str) -> None:
+        "Note the new address of the same document, for instance after a jump to a fragment."
+        self.set_loading(frame, False)
+        if frame == self.id: self.url = url
 
     def count_load(self) -> None:
         "Count a load event."

@@ -34,7 +34,7 @@ CODEC = ['-c:v', 'libx264', '-preset', 'ultrafast', '-crf', '23', '-pix_fmt', 'y
 
 # %% ../../../nbs/10_sandbox/40_desktop/25_recording.ipynb #0839850c
 class Recording:
-    "A video in progress. Raises `RuntimeError` with ffmpeg's reason if it cannot begin or end."
+    "A video in progress. Raises `FileNotFoundError` without ffmpeg; only `stop` reports that ffmpeg has failed."
     def __init__(self,
         path: str,              # of the .mp4; an existing file is replaced
         size: tuple[int, int],  # width, height of the screen in pixels
@@ -48,9 +48,12 @@ class Recording:
     def stop(self,
         timeout: float = 30,  # seconds for the last frames
     ) -> Path:
-        "End the video and return its file."
+        "End the video and return its file. Raises `RuntimeError` with ffmpeg's reason if there is no whole video."
         try: _, said = self.process.communicate(b'q', timeout)
-        except subprocess.TimeoutExpired: self.process.kill(); _, said = self.process.communicate()
+        except subprocess.TimeoutExpired as e:
+            self.process.kill()
+            self.process.communicate()
+            raise RuntimeError(f'the recording failed: ffmpeg did not end in {timeout:g} s') from e
         if not self.process.returncode: return self.path
         raise RuntimeError(f'the recording failed: {said.decode(errors="replace").strip()[-300:]}')
 

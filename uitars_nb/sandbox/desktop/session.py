@@ -96,6 +96,8 @@ class SpawnedGuest(RemoteGuest):
 
     async def connect(self) -> dict:
         "Start the guest and connect to it; its port, display and size. Raises `EnvironmentFailure`."
+        if not os.path.isdir(self.folder):
+            raise EnvironmentFailure(StopReason.ENV_RESET, 'this desktop was closed, or did not start: open another')
         self.process = start_guest(self.size, self.folder, self.token)
         facts = await read_facts(self.process, self.folder)
         self.client = connection(f'http://127.0.0.1:{facts["port"]}', self.token)

@@ -11,9 +11,10 @@ import asyncio, fcntl, os, re, shutil, subprocess, tempfile
 from functools import lru_cache
 from pathlib import Path
 
+from ...core.actions import validate
 from ...core.types import Action
 from .session import DesktopConfig, DesktopSession
-from .gestures import SUBMIT
+from .gestures import SPACE, SUBMIT
 from ..jail.jail import Jail
 
 # %% ../../../nbs/10_sandbox/40_desktop/50_wine.ipynb #eaa25c69
@@ -120,7 +121,8 @@ class WindowsSession(DesktopSession):
     async def act(self, action: Action) -> None:
         "Perform one action; text beyond ASCII is pasted. Raises `ActionError` and `EnvironmentFailure`."
         text = action.args.get('content')
-        if action.name != 'type' or not isinstance(text, str) or text.isascii(): return await super().act(action)
+        pasted = action.name == 'type' and isinstance(text, str) and not text.isascii()
+        if not pasted or validate(action, SPACE): return await super().act(action)   # which refuses an invalid action
         await self.copy(text.removesuffix('\n'))
         await super().act(Action('hotkey', dict(key='ctrl v')))
         if not text.endswith('\n'): return

@@ -6,7 +6,7 @@
 __all__ = ['PACKAGES', 'MEMORY', 'SERVANT', 'find_program', 'spawn', 'adopt_orphans', 'authority', 'MeasuredProcess', 'XServer']
 
 # %% ../../../nbs/10_sandbox/40_desktop/00_xserver.ipynb #7c6d9b53
-import ctypes, os, secrets, select, shutil, signal, socket, struct, subprocess, sys
+import ctypes, os, secrets, select, shutil, signal, socket, struct, subprocess, sys, tempfile
 from pathlib import Path
 
 try: import resource
@@ -136,9 +136,10 @@ class XServer(MeasuredProcess):
     "An Xvfb. Raises `EnvironmentFailure` if it does not start."
     def __init__(self,
         size: tuple[int, int] = (1024, 768),  # pixels
-        folder: str | None = None,            # folder of its authority file; only its owner may read it
+        folder: str | None = None,            # of its authority file, private to its owner; None: a new one
         timeout: float = 20,                  # seconds until a start counts as failed
     ):
+        folder = folder or tempfile.mkdtemp(prefix='uitars-display-')
         self.size, self.file, self.timeout, self.number = size, Path(folder)/'Xauthority', timeout, ''
         self.cookie = secrets.token_bytes(16)
         self.file.touch(0o600)

@@ -164,4 +164,6 @@ def explain(
 ) -> str:
     "The reason why a jail did not start, and advice."
     what = said.strip().splitlines()[-1] if said.strip() else 'nothing'
+    if 'nknown option' in what: return f'the jail did not start: {what}; bubblewrap 0.8 or later is needed'
+    if 'find source path' in what: return f'the jail did not start: {what}; `readonly` and `writable` name the paths'
     return f'the jail did not start: {what}' + (f'\n{ADVICE}' if 'bwrap' in what or 'unshare' in what else '')

@@ -51,8 +51,9 @@ def dial_allowed(
         "Connect to an allowed host. Raises `NoConnection`."
         if not host_allowed(host, port, hosts):
             raise NoConnection(403, f'{host}:{port} is not among the hosts that this sandbox may reach')
-        try: addresses = [o for o in await resolve(host, port) if is_public_address(o) or f'{host}:{port}' in hosts]
-        except OSError as e: raise NoConnection(502, f'{host} is unknown') from e
+        ours = host == HOST and f'{host}:{port}' in hosts
+        try: addresses = [o for o in await resolve(host, port) if ours or is_public_address(o)]
+        except (OSError, UnicodeError) as e: raise NoConnection(502, f'{host[:100]} is unknown') from e
         if not addresses: raise NoConnection(403, f'{host} is no public address')
         try: return await asyncio.wait_for(asyncio.open_connection(addresses[0], port), 20)
         except (OSError, TimeoutError) as e: raise NoConnection(502, f'{host}:{port} does not answer') from e

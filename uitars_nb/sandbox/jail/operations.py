@@ -65,7 +65,11 @@ def begin(
     """Start a child that becomes the ordered program; return its process id, and a pipe:
     empty on success, else an errno."""
     told, tell = os.pipe()
-    pid = os.fork()
+    try: pid = os.fork()
+    except OSError:
+        os.close(told)
+        os.close(tell)
+        raise
     if pid == 0:
         try: exec_order(order, fds, limits, group)
         except Exception as e: os.write(tell, str(getattr(e, 'errno', None) or errno.EINVAL).encode())

@@ -35,13 +35,11 @@ def clean(
 def cut(
     text: str,
     most: int = 16_000,  # characters
-    gone: int = 0,       # characters already missing in the middle
 ) -> str:
     "Text of about `most` characters: two thirds from the beginning, one from the end, a remark in between."
-    if len(text) <= most and not gone: return text
-    tail = min(most, len(text)) // 3
-    head, end = text[:min(most, len(text)) - tail], text[len(text) - tail:]
-    return f'{head}\n[... {gone + len(text) - len(head) - len(end)} characters left out ...]\n{end}'
+    if len(text) <= most: return text
+    tail = most // 3
+    return f'{text[:most - tail]}\n[... {len(text) - most} characters left out ...]\n{text[len(text) - tail:]}'
 
 # %% ../../../nbs/10_sandbox/20_jail/20_output.ipynb #029a1e33
 class BoundedOutput:
@@ -72,5 +70,7 @@ class BoundedOutput:
         at = min(len(self.head), len(data))
         self.head, self.tail, self.gone = bytearray(), bytearray(), 0
         first, last = clean(data[:at].decode('utf-8', 'replace')), clean(data[at:].decode('utf-8', 'replace'))
-        if gone: first, last = first[:most], last[-most // 3:]
-        return cut(first + last, most, gone)
+        if not gone: return cut(first + last, most)
+        head, end = first[:most - most // 3], last[max(0, len(last) - most // 3):]
+        left = gone + len(first) + len(last) - len(head) - len(end)
+        return f'{head}\n[... {left} characters left out ...]\n{end}'

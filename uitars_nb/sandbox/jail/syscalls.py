@@ -19,7 +19,7 @@ SOCKETS = {X86_64[0]: (41, 53), I386[0]: (359, 360), AARCH64[0]: (198, 199)}   #
 SOCKETCALL = 102
 SCHEDULING = {   # the process is the first argument
     X86_64[0]: (142, 144, 203, 314), I386[0]: (154, 156, 241, 351), AARCH64[0]: (118, 119, 122, 274)}
-PRIORITIES = {   # `setpriority`, `ioprio_set`: the kind of the target (2 or 3: a user), then its number
+PRIORITIES = {   # `setpriority`, `ioprio_set`: kind of the target (2, 3: a user or a process group), its number
     X86_64[0]: (141, 251), I386[0]: (97, 289), AARCH64[0]: (140, 30)}
 FAMILIES = {1: None, 2: (0, 1, 6, 17), 10: (0, 6, 17, 58), 16: (0, 15)}   # local, IPv4, IPv6, netlink -> protocols
 OWN_ONLY = {X86_64[0]: 302, I386[0]: 340, AARCH64[0]: 261}   # `prlimit64`

@@ -369,7 +369,10 @@ def main() -> None:
     p = argparse.ArgumentParser('python -m uitars_nb.sandbox.manager.api', description=what, epilog=usage(),
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('config', help='a JSON file')
-    config = structure(read_json(p.parse_args().config), ManagerServerConfig)
+    path = p.parse_args().config
+    if not Path(path).is_file(): p.error(f'there is no file {path}; --help shows an example')
+    try: config = structure(read_json(path), ManagerServerConfig)
+    except ValueError as e: p.error(f'{path}: {e}')
     log_to()
     asyncio.run(serve(config))
 

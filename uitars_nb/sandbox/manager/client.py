@@ -153,7 +153,8 @@ class LeasedCalls:
     def __init__(self, client: 'ManagerClient', lease: Lease):
         self.client, self.lease, self.id, self.line = client, lease, lease.id, SessionLine(client, lease)
         self.turn, self.lost, self.calls = asyncio.Lock(), '', itertools.count(1)   # lost: why it is, if it is
-        self.seen = None   # size of the screen, once the worker has told it
+        self.seen = None         # size of the screen, once the worker has told it
+        self.real_time = False   # the session's clock runs while the agent thinks, once the worker has told it
 
     async def call(self, name: str, *args, **kwargs) -> Any:
         "Call a method of the session. Raises the method's errors, and `LeaseLost` if the lease has ended."
@@ -171,7 +172,7 @@ class LeasedCalls:
     async def _exchange(self, request):
         if self.line.ws is None:
             head = await self.line.dial()
-            self.id, self.seen = head['session'], tuple(head['size'])
+            self.id, self.seen, self.real_time = head['session'], tuple(head['size']), head.get('real_time', False)
         return await self.line.exchange(request)
 
     def _cut(self, e):
@@ -234,7 +235,8 @@ class ManagerConnection:
     @classmethod
     def local(cls, folder: str | Path, **kw) -> 'ManagerClient':
         "A client of the manager in `folder`. Raises `FileNotFoundError` if none has run, `ValueError` without token."
-        if not (door := read_json(Path(folder)/'door.json')): raise FileNotFoundError(f'no manager has run in {folder}')
+        if not (door := read_json(Path(folder)/'door.json')): raise FileNotFoundError(
+            f'no manager has run in {folder}: give the folder of one, or an address as http://HOST:PORT')
         return cls(door['url'], kw.pop('token', None) or read_token(Path(folder)/'token'), **kw)
 
     def lose(self, id: str, reason: str) -> None: "Called when a lease has ended."

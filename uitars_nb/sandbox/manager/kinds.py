@@ -173,7 +173,7 @@ class PhonesConfig:
 class AndroidHost:
     "Phones by serial: slot 0 is the first."
     config, methods = PhonesConfig, ()
-    clients = {'phone.settle': (0, 10), 'phone.scroll': (1, 1000)}
+    clients = {'phone.settle': (0, 10), 'phone.scroll': (1, 880)}   # a longer stroke would leave the screen
     def __init__(self, config: PhonesConfig): self.options = config
 
     async def open(self, place: int) -> Session:

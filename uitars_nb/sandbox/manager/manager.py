@@ -99,12 +99,12 @@ class RequestDesk(LeaseDesk):
 
     async def acquire(self,
         user: str, kind: str, options: Mapping = {},
-        ttl: float = 0.,        # seconds; 0: the manager's default
-        wait: float = 30.,      # seconds to wait for a session
+        ttl: float = 0.,        # seconds, at most `MAX_TTL`; 0: the manager's default
+        wait: float = 30.,      # seconds to wait for a session, at most `max_wait`
         request: str = '',      # the client's name for this request
         task: str = '',         # description of the session's purpose
     ) -> Lease:
-        "Lease a session for `ttl` seconds. Raises `Refused` if that is invalid, over quota or not served in time."
+        "Lease a session. Raises `Refused` for an unknown kind or option, over quota, or if none is free in time."
         start, wait = time.monotonic(), min(wait, self.config.max_wait)
         asked = dict(user=user, request=request, ttl=min(ttl or self.config.ttl, MAX_TTL), task=task)
         try: lease = await self._known(asked, wait) or await self._ask(self.pool(kind, options), asked, wait)

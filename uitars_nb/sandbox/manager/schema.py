@@ -51,8 +51,9 @@ class LeaseRequest(BaseModel):
     kind: str = Field(max_length=100, description='kind of session', examples=['simulated'])
     options: _Options = Field({}, description="over the kind's defaults", max_length=100)
     ttl: float = Field(0, ge=0, le=86400, allow_inf_nan=False,
-                       description="seconds from a heartbeat to the deadline; 0: the manager's default")
-    wait: float = Field(30, ge=0, le=86400, allow_inf_nan=False, description='seconds to wait for a session')
+                       description="seconds from a heartbeat to the deadline, at most 3600; 0: the manager's default")
+    wait: float = Field(30, ge=0, le=86400, allow_inf_nan=False,
+                        description="seconds to wait for a session, at most the manager's `max_wait`")
     request: str = Field('', max_length=100, description='your name for this request: repeated, it gets the same lease')
     task: str = Field('', max_length=1000, description='what the session is for')
 

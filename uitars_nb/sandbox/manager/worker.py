@@ -231,7 +231,9 @@ async def answer_call(
 ENDED, TAKEN = 4000, 4003   # codes with which a connection is closed: the lease has ended; the slot is not yours
 
 async def _answer_calls(ws, host, slot):
-    await ws.send(frame(dict(session=slot.session.id, size=slot.session.size, methods=host.methods)))
+    session = slot.session
+    about = dict(session=session.id, size=session.size, real_time=getattr(session, 'real_time', False))
+    await ws.send(frame(about | dict(methods=host.methods)))
     held = lambda: ws.send(frame(dict(held=True)))
     async for message in ws: await ws.send(await answer_call(host, slot, message, held))
 

@@ -47,7 +47,7 @@ class ManagerConfig:
     start: float = 60.               # seconds that a worker may take to start
     place: str = ''                  # 'module:class' of a launcher of workers on other machines
     place_options: dict = field(default_factory=dict)   # of that launcher
-    address: str = '127.0.0.1'       # where manager and workers listen
+    address: str = '127.0.0.1'       # where manager and workers listen; leases name it, so 0.0.0.0 is of no use
     cert: str = ''                   # TLS: certificate, key, and the authority that signed the certificate, as files
     key: str = ''
     ca: str = ''
@@ -70,7 +70,10 @@ def client_options(
 class KindTable:
     "The kinds that a manager offers."
     def __init__(self, config: ManagerConfig):
-        self.addresses = {k: config.hosts.get(k) or KINDS[k] for k in config.kinds}
+        known = KINDS | config.hosts
+        if unknown := [k for k in config.kinds if k not in known]:
+            raise ValueError(f'there is no kind {unknown[0]!r}: name one of {", ".join(known)}, or its host in `hosts`')
+        self.addresses = {k: known[k] for k in config.kinds}
         self.hosts = {k: host_class(o) for k, o in self.addresses.items()}
         self.configs = {k: replace(o, options=self.unusual(k, o.options)) for k, o in config.kinds.items()}
         self.clients = {k: client_options(k, o, self.hosts[k]) for k, o in config.kinds.items()}

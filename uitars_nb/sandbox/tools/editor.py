@@ -40,6 +40,8 @@ def replaced(
     if not old: raise ActionError('old_str is empty: give the text to replace')
     if old == new: raise ActionError('old_str and new_str are the same: nothing would change')
     n, at = text.count(old), text.find(old)
+    if n == 1 and text.find(old, at + 1) >= 0: raise ActionError(
+        f'old_str {short(old)} occurs twice, overlapping: take more of its surroundings so that it occurs once')
     if n == 0: raise ActionError(
         f'old_str {short(old)} does not occur in the file: view it and copy the text exactly, spaces included')
     lines = [text[:i].count('\n') + 1 for i in _occurrences(text, old)]
@@ -85,14 +87,18 @@ class TextFiles:
             f'{path} has more than {MOST} bytes: look at it in the shell, such as with head or grep')
         return data.decode()
 
-    async def write(self, path: str, text: str, before: str | None) -> None:
+    async def replace(self, path: str, text: str, before: str) -> None:
         "Replace a file's text; without room, it stays `before`. Raises `OSError`, `UnicodeError` and `ActionError`."
         data = encoded(path, text)
         try: await self.jail.write(path, data)
         except OSError:
-            if before is not None: await self.jail.write(path, before.encode())
+            await self.jail.write(path, before.encode())
             raise
-        if before is not None: self.past[path] = [*self.past[path], (before, text)][-KEPT:]
+
+    async def write(self, path: str, text: str, before: str) -> None:
+        "Edit a file so that the edit can be undone. Raises as `replace`."
+        await self.replace(path, text, before)
+        self.past[path] = [*self.past[path], (before, text)][-KEPT:]
 
     async def undo(self, path: str) -> None:
         "Undo the last edit of a file. Raises `ActionError` if there is none, or if the file has changed since."
@@ -100,7 +106,7 @@ class TextFiles:
         before, after = self.past[path][-1]
         if await self.read(path) != after:
             raise ActionError(f'{path} was changed by something else since the last edit: undoing would lose that')
-        await self.write(path, before, None)
+        await self.replace(path, before, after)
         self.past[path].pop()
 
 # %% ../../../nbs/10_sandbox/30_tools/10_editor.ipynb #f703b50c
@@ -206,7 +212,7 @@ class Editor(TextFiles):
     async def create(self, path: str, file_text: str) -> str:
         "Create a file."
         await create_file(self.jail, path, encoded(path, file_text))
-        return f'{path} was created with {len(file_text.splitlines())} lines'
+        return f'{path} was created with {len(_lines(file_text)) if file_text else 0} lines'
 
     async def str_replace(self, path: str, old_str: str, new_str: str = '') -> str:
         "Replace text that occurs exactly once."

@@ -30,8 +30,8 @@ def fitting(
 ) -> dict[str, os.stat_result]:
     "The files to offer: regular, visible, with a valid name, not too large; the smallest if all are too many."
     named = [(n, i) for n, i in files.items() if n[0] != '.' and n.encode(errors='ignore').decode() == n]
-    fit = [(n, i) for n, i in named if stat.S_ISREG(i.st_mode) and i.st_size <= MOST][:FILES]
-    fit.sort(key=lambda o: o[1].st_size)
+    fit = [(n, i) for n, i in named if stat.S_ISREG(i.st_mode) and i.st_size <= MOST]
+    fit = sorted(fit, key=lambda o: o[1].st_size)[:FILES]
     return {n: i for (n, i), total in zip(fit, accumulate(i.st_size for _, i in fit)) if total <= ROOM}
 
 # %% ../../../nbs/10_sandbox/30_tools/25_home.ipynb #d2b7bf64

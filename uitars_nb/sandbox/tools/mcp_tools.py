@@ -44,8 +44,8 @@ class ToolServer:
     def __post_init__(self):
         if bool(self.command) == bool(self.url):
             raise ValueError(f'tool server {self.name}: give either a command or a url')
-        if not self.name.isidentifier():
-            raise ValueError(f'tool server {self.name!r}: letters, digits and _ only, for function names')
+        if not self.name.isidentifier() or '__' in f'{self.name}_':   # `__` separates server and tool
+            raise ValueError(f'tool server {self.name!r}: give letters, digits and single _, not at the end')
 
 # %% ../../../nbs/10_sandbox/30_tools/20_mcp_tools.ipynb #46c8436a
 MOST = 32 << 20   # maximum size of a message, bytes
@@ -202,7 +202,7 @@ class ToolConnection:
         ready, self.stop = asyncio.get_running_loop().create_future(), asyncio.Event()
         self.task = asyncio.create_task(self._live(ready))
         try: await asyncio.wait_for(asyncio.shield(ready), self.server.start_timeout)
-        except TimeoutError: await self._fail('it did not answer in time')
+        except TimeoutError: await self._fail(f'no answer in {self.server.start_timeout:g} s (`start_timeout`)')
         except Exception as e: await self._fail(_reason(e))
 
     async def _fail(self, why):

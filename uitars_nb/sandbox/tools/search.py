@@ -68,14 +68,16 @@ PAGES = Path(uitars_nb.__file__).parents[1]/'sandboxes'/'corpus'/'pages.jsonl'
 
 _ABSENT = 'is missing; the default pages come with the repository (sandboxes/corpus), not with the installed package'
 
+def _address(url): return url.partition('#')[0].rstrip('/')
+
 class PageCorpus:
     "A provider over pages in a JSON Lines file with url, title and text. Raises `FileNotFoundError`."
     def __init__(self,
         path: str | Path = PAGES,
     ):
-        if not Path(path).exists(): raise FileNotFoundError(f'{Path(path).name} {_ABSENT}')
+        if not Path(path).exists(): raise FileNotFoundError(f'{path} {_ABSENT}')
         lines = Path(path).read_text(encoding='utf-8').splitlines()
-        self.pages = {p.url: p for p in (WebPage(**json.loads(o)) for o in lines if o.strip())}
+        self.pages = {_address(p.url): p for p in (WebPage(**json.loads(o)) for o in lines if o.strip())}
         self.texts = [f'{p.title} {p.title} {p.text}' for p in self.pages.values()]
 
     async def search(self, query: str, n: int) -> list[WebPage]:
@@ -85,7 +87,7 @@ class PageCorpus:
 
     async def read(self, url: str) -> WebPage:
         "The page at an address; a fragment and a final slash are ignored. Raises `LookupError`."
-        page = self.pages.get(url.partition('#')[0].rstrip('/'))
+        page = self.pages.get(_address(url))
         if page is None: raise LookupError(
             f'{url} cannot be reached: read what Search has returned, or what its pages link to')
         return page
@@ -115,9 +117,11 @@ def page_text(
     "A page as text, or its best passages for `description` if the whole page is too long."
     parts, kept, room = passages(page.text), set(), most
     if len(page.text) <= most or not description: return cut(f'{page.title}\n{page.url}\n\n{page.text}', most)
-    for i in best(description, parts, len(parts)):
+    ranked = best(description, parts, len(parts)) or [0]
+    for i in ranked:
         room -= len(parts[i]) + 2
         if room < 0: break
         kept.add(i)
-    shown = '\n\n'.join(parts[i] for i in sorted(kept or {0}))
-    return f'{page.title}\n{page.url}\n[{len(kept or {0})} of {len(parts)} passages]\n\n{cut(shown, most)}'
+    kept = kept or {ranked[0]}   # a passage that is too long by itself is cut
+    shown = '\n\n'.join(parts[i] for i in sorted(kept))
+    return f'{page.title}\n{page.url}\n[{len(kept)} of {len(parts)} passages]\n\n{cut(shown, most)}'

@@ -45,6 +45,11 @@ class ToolConfig:
     most: int = 16_000                         # maximum length of a tool's answer, characters
     size: tuple[int, int] = (64, 64)           # pixels of the blank white screen when there is no `screen`
 
+    def __post_init__(self):
+        names = [o.name for o in self.servers]
+        if twice := next((o for o in names if names.count(o) > 1), ''):
+            raise ValueError(f'two tool servers are called {twice!r}: give each its own name')
+
 # %% ../../../nbs/10_sandbox/30_tools/30_session.ipynb #1ed4b371
 class Turn:
     "The tools' answers and events since the last observation, and the time budget that all tools share."
@@ -101,12 +106,16 @@ async def end_programs(
 async def execute_bash(
     tools: Toolset,
     command: str,
-    seconds: float,  # until the command is left running
+    seconds: float,           # until the command is left running
+    untouched: bool = False,  # nothing has happened in the jail yet
 ) -> str:
-    "The output of a shell command. Raises `ActionError`."
+    "The output of a shell command. Raises `ActionError`, or `EnvironmentFailure` if an untouched jail starts no bash."
     try: return str(await tools.shell.run(command, seconds))
     except ValueError as e: raise ActionError(f'execute_bash: {e}') from e
-    except OSError as e: raise await end_programs(tools, 'execute_bash', e) from e
+    except OSError as e:
+        if untouched: raise EnvironmentFailure(
+            StopReason.ENV_CRASH, f'no bash, and nothing has happened yet: {e.strerror}') from e
+        raise await end_programs(tools, 'execute_bash', e) from e
 
 async def execute_python(
     tools: Toolset,
@@ -314,7 +323,8 @@ class ToolSession(ToolEnvironment):
         "The answer of the tool that the action names."
         config, tools, allow = self.config, self.tools, self.turn.allow
         match action.name:
-            case 'execute_bash': return await execute_bash(tools, args['command'], allow(config.bash_seconds))
+            case 'execute_bash': return await execute_bash(
+                tools, args['command'], allow(config.bash_seconds), self.fresh)
             case 'execute_python': return await execute_python(tools, args['code'], allow(args['timeout']), self.fresh)
             case 'str_replace_editor': return await tools.editor.run(action)
             case 'Search': return search_text(await self.provider.search(args['query'], 8), args['query'])

@@ -332,9 +332,10 @@ class Shell:
         if self.bash is None: await self.start()
         bash = self.bash
         await type_command(bash, self.jail, command, text)
-        try: await asyncio.wait_for(bash.ended(), min(timeout, 5) if text == 'C-c' else timeout)
+        seconds = min(timeout, 5) if text == 'C-c' else timeout
+        try: await asyncio.wait_for(bash.ended(), seconds)
         except TimeoutError:
-            note = running_note(text, bash.command, timeout, bash.typing.shortfall)
+            note = running_note(text, bash.command, seconds, bash.typing.shortfall)
             return ShellResult(bash.terminal.tape.take(self.most), None, note)
         finally: bash.typing.task.cancel()
         result = await command_result(bash, self.most)
