@@ -143,6 +143,16 @@ async def test_real_and_fast(browser):
         assert time.perf_counter() - start < at_most
 
 
+async def test_a_wait_may_be_longer_than_the_patience_with_a_page(browser):
+    session = BrowserSession(browser, BrowserConfig(size=(160, 210), clock=ClockConfig('real'), timeout=1.))
+    await session.reset()
+    await session.goto((PAGES/'motion.html').as_uri())
+    start = time.perf_counter()
+    await session.act(wait(2))
+    assert time.perf_counter() - start >= 2 and not session.used_up and (await session.evaluate('look()'))['date'] >= 1900
+    await session.close()
+
+
 async def test_real_time_has_frames(browser, tmp_path):
     "Pages that count on animation frames move by themselves, also while nobody looks."
     session = await page(browser, tmp_path, '<script>let n = 0; (function again() { n++; requestAnimationFrame(again) })()</script>', mode='real')

@@ -1021,3 +1021,7 @@ async def test_a_dead_browser_is_closed_once(monkeypatch):
         with pytest.raises(EnvironmentFailure, match='no room'): await host.open(0)
     await host.close()
     assert closed == [1]
+
+
+def test_a_misspelt_kind_is_named(tmp_path):
+    with pytest.raises(ValueError, match="no kind 'brwoser'"): Manager(ManagerConfig(str(tmp_path/'m'), dict(brwoser=KindConfig(1))))

@@ -188,3 +188,12 @@ async def test_soak():
         before = await episodes(100)
         after = await episodes(1800)
     assert after[0] <= before[0] + 4 and after[1] <= before[1] + 4 and after[2] < 1.5 * before[2]
+
+
+async def test_a_session_given_back_unused_keeps_the_next_page():
+    async with BrowserPool(browsers=1, pages=1) as pool:
+        await pool.release(await pool.acquire())
+        session = await pool.acquire()
+        await session.goto('data:text/html,<title>mine</title>')
+        assert (await session.observe()).title == 'mine'
+        await pool.release(session)

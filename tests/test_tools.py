@@ -393,3 +393,26 @@ async def test_one_home_for_desktop_and_tools():
         assert await do(session, bash('ls *.txt; pgrep sleep; pgrep xterm; echo none')) == "ls: cannot access '*.txt': No such file or directory\nnone\n[exit code 0]"
         await session.close()
     hosts.drop_sockets(config)
+
+
+@pytest.mark.parametrize('make, words', [
+    (lambda: ToolServer('a__b', ('true',)), 'single _'), (lambda: ToolServer('a_', ('true',)), 'single _'),
+    (lambda: ToolConfig(servers=(ToolServer('a', ('true',)), ToolServer('a', ('true',)))), "called 'a'")])
+def test_names_of_tool_servers_are_told_apart(make, words):
+    with pytest.raises(ValueError, match=words): make()
+
+
+async def test_long_output_says_how_much_is_missing(session):
+    text = await do(session, python('print("x" * 1_000_000)'))
+    left = int(text.partition('[... ')[2].partition(' ')[0])
+    assert left + text.count('x') == 1_000_000
+
+
+async def test_an_edit_does_not_guess_between_overlapping_places(session):
+    await do(session, python("open('/home/user/a.js', 'w').write('}\\n}\\n}\\n')"))
+    with pytest.raises(ActionError, match='occurs twice'): await session.act(editor(command='str_replace', path='/home/user/a.js', old_str='}\n}\n', new_str='X'))
+
+
+def test_an_ending_is_no_tool(both):
+    from uitars_nb.sandbox.mcp_server import offered_functions
+    assert 'click' in (space := offered_functions(both)) and not {'finished', 'call_user', 'infeasible'} & {o.name for o in space}
