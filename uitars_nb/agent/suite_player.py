@@ -90,11 +90,16 @@ class LeasedEpisode:
         await self.episode.start()
         self.outcome, self.since = await ask_verifier(session, task, self.episode.spec), time.perf_counter()
 
+    @property
+    def begun(self) -> Episode:
+        "The episode, also after its end. Raises `RuntimeError` before the first one."
+        if self.episode is None: raise RuntimeError('no episode has begun: call `start` or `reset` first')
+        return self.episode
+
     async def turn(self, reply: Reply) -> str:
-        "Play one step; returns the error that an agent would be told, '' if there is none."
-        if not self.lease: raise RuntimeError('no episode is running: call `start` or `reset` first')
-        if not self.lease: raise RuntimeError('no episode is running: call `start` or `reset` first')
-        ep = self.episode
+        "Play one step; returns the error that an agent would be told, '' if there is none. Raises as `begun`."
+        ep = self.begun
+        if not self.lease: raise RuntimeError('the session was given back: call `start` or `reset` to play again')
         ep.seconds['agent'] += time.perf_counter() - self.since
         await ep.turn(OneReply(reply))
         if ep.stop: await ep.end()
@@ -126,10 +131,10 @@ class SuitePlayer(LeasedEpisode):
         self.space, self.dialect = space or offered(spec.name), get_dialect(dialect)
 
     @property
-    def obs(self) -> Observation: return self.episode.obs
+    def obs(self) -> Observation: return self.begun.obs
 
     @property
-    def instruction(self) -> str: return self.episode.spec.instruction
+    def instruction(self) -> str: return self.begun.spec.instruction
 
     def reset(self) -> None:
         "Begin the episode again, in a new lease."

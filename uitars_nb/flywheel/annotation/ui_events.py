@@ -36,7 +36,6 @@ class RecordedAction:
     end: float                  # time of its last event, s
     actions: tuple[Action, ...]
     held: tuple[str, ...] = ()  # keys held while the wheel turned
-    held: tuple[str, ...] = ()  # keys held while the wheel turned
 
 # %% ../../../nbs/60_flywheel/50_annotation/10_ui_events.ipynb #e2078710
 CLICKS = dict(left='click', right='right_single')

@@ -151,15 +151,6 @@ def unique_words(
     key = lambda o: normalised_text(o.text)
     return [o for o in unique_items(words(page), key) if key(o) not in hidden]
 
-def unique_words(
-    page: LabelledPage,
-) -> list[Word]:
-    "Return the fully visible words that occur nowhere else on the page, partly hidden lines included."
-    hidden = {normalised_text(o) for line in page.elements if line.kind == 'text' and 'cut' in line.states
-              for o in line.text.split(' ')}
-    key = lambda o: normalised_text(o.text)
-    return [o for o in unique_items(words(page), key) if key(o) not in hidden]
-
 # %% ../../../nbs/60_flywheel/00_perception/10_words.ipynb #c2ba160a
 CALLED = {'checkbox': 'box', 'radio': 'radio button', 'select': 'list', 'textarea': 'field', 'titlebar': 'title bar'}
 
