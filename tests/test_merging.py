@@ -163,6 +163,18 @@ def test_checkpoints_that_see_or_speak_otherwise_are_not_mixed(three, tmp_path, 
     assert not (tmp_path/'out').exists()
 
 
+def test_memory_settings_of_merged_policies_are_kept_and_have_to_agree(three, tmp_path):
+    own = []
+    for k, name in enumerate(three('nano')[:2]):
+        policy = Policy.from_pretrained(name)
+        policy.memory = dict(chunk=1)
+        policy.save(tmp_path/str(k))
+        own.append(tmp_path/str(k))
+    merge_checkpoints(own, tmp_path/'out')
+    assert Policy.from_pretrained(tmp_path/'out').memory == dict(chunk=1)
+    with pytest.raises(ValueError, match="differ in memory settings: .'chunk': 1., ..$"): merge_checkpoints([own[0], three('nano')[1]], tmp_path/'no')
+
+
 def test_models_of_another_layout_are_told_why(three, tmp_path):
     sizes = dict(hidden=32, layers=2, heads=2, inner=48, stem_channels=16, stem_blocks=1)
     Policy(*new_policy(make_tokenizer(['Click on the button.', 'Enter text.']), 0, glimpses=1, **sizes), 'ui-tars-2', 'nano').save(tmp_path/'one')

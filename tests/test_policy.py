@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from transformers.utils import logging
 from tests.tiny_models import LAYOUTS, published_name, write_checkpoint
 from uitars_nb.core.actions import ACTION_SPACE
 from uitars_nb.core.coordinates import smart_resize
+from uitars_nb.agent.policy_agent import PolicyAgent
 from uitars_nb.agent.turns import reply_part
 from uitars_nb.core.types import Action, Completion, Observation, Step
 from uitars_nb.evaluation.evaluate import Recipe
 from uitars_nb.evaluation.policies import make_player
 from uitars_nb.model import checkpoints, precision
 from uitars_nb.model.dialects import get_dialect
+from uitars_nb.model.engine.sampling import Sampling
 from uitars_nb.model.nano.nano import new_policy
 from uitars_nb.model.nano.pointing import pointing_logits
 from uitars_nb.model.policy import Policy, fitting_devices, token_logps
@@ -156,6 +159,19 @@ def test_the_dialect_is_the_callers_then_the_saved_then_the_architectures(home, 
     assert Policy.from_pretrained(tmp_path/'saved', dialect='ui-tars-1').dialect.name == 'ui-tars-1'
     (tmp_path/'saved'/'policy.json').unlink()
     assert Policy.from_pretrained(tmp_path/'saved').dialect.name == DIALECTS[kind]
+
+
+@kinds
+def test_memory_settings_are_saved_with_a_policy_and_used_in_play(load, home, tmp_path, kind):
+    policy = Policy.from_pretrained(home/kind)
+    assert policy.memory == {} and 'memory' not in json.loads((home/kind/'policy.json').read_text() if (home/kind/'policy.json').exists() else '{}')
+    policy.memory = dict(chunk=1, episodic=False, images=2)
+    policy.save(tmp_path/'saved')
+    again = Policy.from_pretrained(tmp_path/'saved')
+    used = PolicyAgent.of(again, None, Sampling(max_tokens=4)).config
+    assert (used.chunk, used.episodic, used.images) == (1, False, 2)
+    plain = PolicyAgent.of(load(kind), None, Sampling(max_tokens=4)).config
+    assert replace(used, chunk=plain.chunk, episodic=plain.episodic, images=plain.images) == plain
 
 
 @layouts

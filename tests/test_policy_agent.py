@@ -393,6 +393,13 @@ def test_the_context_that_is_asked_for_is_used_unless_the_server_has_less(nano, 
     assert PolicyAgent.served(Script(), about, Sampling(), context=asked).config.context == used
 
 
+def test_memory_settings_that_a_server_reports_are_used_or_refused(nano):
+    about = dict(dialect=nano.dialect.name, model_type='nano_vl')
+    assert PolicyAgent.served(Script(), about | dict(memory=dict(chunk=1)), Sampling()).config.chunk == 1
+    with pytest.raises(ValueError, match='do not exist: lines; there are images'):
+        PolicyAgent.served(Script(), about | dict(memory=dict(lines=1)), Sampling())
+
+
 def test_two_threads_may_render_at_once(qwen):
     "An engine renders on its own thread while memory counts on the loop's."
     messages = [dict(role='user', content=[dict(type='text', text='a <|im_end|> b ' * 200)])]

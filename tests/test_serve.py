@@ -204,13 +204,14 @@ async def test_a_policy_acts_behind_our_server_as_it_does_in_process(policy, mon
     "Past replies are the tokens that they were, however their text would be tokenised; and prompts fit what the server takes."
     spelled = np.int32([policy.encode(o)[0] for o in 'button'])
     assert len(policy.encode('button')) < len(spelled), 'one text in two ways'
+    monkeypatch.setattr(policy, 'memory', dict(chunk=3))
     said = Completion(policy.decode(spelled), np.zeros(0, np.int32), spelled, np.zeros(6, np.float32), np.zeros(6, np.int32))
     steps = [Step(Observation(SCREEN), '', (Action('wait', {}),), said)]
     async with service(policy, context=600) as (engine, url, token, _):
         monkeypatch.setenv('UITARS_TOKEN', token)
         seen = []
         async with make_player(f'{url}#nano', max_tokens=5) as make:
-            assert make.config.context == 600
+            assert (make.config.context, make.config.chunk) == (600, 3)
             for agent in (make, PolicyAgent.of(policy, engine, Sampling(0, max_tokens=5, seed=0))):
                 reply = await agent(None, None, TaskSpec('miniwob/click-test', 0, 'Click "Submit".')).act(steps, Observation(SCREEN))
                 seen.append(reply.completion)

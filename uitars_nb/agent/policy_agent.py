@@ -10,7 +10,7 @@ __all__ = ['UNREACHABLE', 'SUMMARIES', 'ChatEngine', 'turn_seed', 'ask', 'memory
 import math, zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -60,9 +60,15 @@ async def ask(
 def memory_config(
     model_type: str,    # `model_type` of a policy's configuration
     context: int = 0,   # context length of the model or server; 0: unknown
+    settings: Mapping[str, Any] = {},   # saved with the policy; they replace the model type's
 ) -> MemoryConfig:
-    "Return the memory settings of a model type, the same in training and in play."
-    config = SMALL if model_type == 'nano_vl' else MemoryConfig()
+    """Return the memory settings of a policy, the same in training and in play. Raises `ValueError` for an unknown
+    setting."""
+    known = [f.name for f in fields(MemoryConfig)]
+    if wrong := [o for o in settings if o not in known]:
+        raise ValueError(f'the policy was saved with memory settings that do not exist: {", ".join(wrong)}; there are '
+                         f'{", ".join(known)}')
+    config = replace(SMALL if model_type == 'nano_vl' else MemoryConfig(), **settings)
     return replace(config, context=min(config.context, context or config.context))
 
 def token_estimate(
@@ -174,14 +180,14 @@ class PolicyAgent:
     ) -> 'PolicyAgent':
         "Return agents with the memory settings of the policy's training."
         takes = getattr(engine, 'context', 0) or policy.context
-        config = memory_config(policy.model.config.model_type, takes)
+        config = memory_config(policy.model.config.model_type, takes, policy.memory)
         return cls(engine, policy.dialect, sampling,
                    replace(config, context=min(context, takes)) if context else config, count_tokens(policy))
 
     @classmethod
     def served(cls,
         engine: ChatEngine,  # client of a server, such as `model.remote.RemoteEngine`
-        about: Mapping,      # facts from the server: `dialect`, `model_type`, `max_model_len`; each may be missing
+        about: Mapping,      # facts from the server: `dialect`, `model_type`, `max_model_len`, `memory`, or some of these
         sampling: Any,
         dialect: str = '',   # as for `served_dialect`
         context: int = 0,    # context length; 0: as in training; either is capped at the server's, if it reports one
@@ -190,7 +196,7 @@ class PolicyAgent:
         engine.dialect = served_dialect(about, dialect)   # sets the size of sent screenshots
         kind = about.get('model_type', '')
         takes = about.get('max_model_len') or context
-        config = memory_config(kind, takes)
+        config = memory_config(kind, takes, about.get('memory') or {})
         if context: config = replace(config, context=min(context, takes))
         return cls(engine, engine.dialect, sampling, config, token_estimate(kind))
 

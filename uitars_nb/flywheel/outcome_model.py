@@ -38,7 +38,7 @@ def judge_memory(
     images: int = SHOWN,   # newest screenshots
 ) -> Memory:
     "Return the judge's prompt memory."
-    config = replace(memory_config(policy.model.config.model_type, policy.context), images=images)
+    config = replace(memory_config(policy.model.config.model_type, policy.context, policy.memory), images=images)
     return Memory(config, policy.dialect, count_tokens(policy))
 
 def outcome_messages(

@@ -113,8 +113,10 @@ class PolicyModel:
         dialect: Dialect | str,
         name: str = '',         # for reports
         weights: str = '',      # fingerprint of the loaded weights
+        memory: Mapping[str, Any] = {},   # memory settings that differ, see `agent.policy_agent.memory_config`
     ):
         self.model, self.processor, self.name, self.weights = model, processor, name, weights
+        self.memory = dict(memory)
         self.eos_ids = end_ids(model, processor.tokenizer)
         self.dialect = with_ends(dialect, [self.decode([o]) for o in sorted(self.eos_ids)])
         fit_images(processor, self.dialect)
@@ -229,7 +231,8 @@ class Policy(PolicyModel):
         found = Checkpoint.of(name)
         model = load_with_adapters(found, adapter, dtype=dtype, device_map=device_map,
                                    attn_implementation=attn_implementation)
-        return cls(model, load_processor(found.base), dialect or found.dialect, found.name, found.fingerprint)
+        return cls(model, load_processor(found.base), dialect or found.dialect, found.name, found.fingerprint,
+                   found.memory)
 
     @classmethod
     def to_learn(cls, name: str | Path | Checkpoint, adapter: Any = None) -> 'Policy':
@@ -275,7 +278,8 @@ class Policy(PolicyModel):
             self.model.save_pretrained(part, max_shard_size=max_shard_size, state_dict=state)
             if not has_adapter(self.model): save_processor(self.processor, part)
             upon = dict(base=fingerprint(self.model.name_or_path)) if has_adapter(self.model) else {}
-            write_json(part/FACTS, dict(dialect=self.dialect.name, name=self.name) | upon)
+            own = dict(memory=self.memory) if self.memory else {}
+            write_json(part/FACTS, dict(dialect=self.dialect.name, name=self.name) | own | upon)
 
 # %% ../../nbs/30_model/40_policy.ipynb #0a6f5ab3
 def base_of(

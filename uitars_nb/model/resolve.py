@@ -8,7 +8,7 @@ __all__ = ['FILES', 'SHIPPED', 'NEEDED', 'FACTS', 'BY_TYPE', 'shipped', 'locate'
 
 # %% ../../nbs/30_model/32_resolve.ipynb #5b9e80f9
 import contextlib, logging, sys, zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ def load_config(
     return config
 
 # %% ../../nbs/30_model/32_resolve.ipynb #303e8440
-FACTS = 'policy.json'  # facts about a saved policy: dialect, name, base fingerprint
+FACTS = 'policy.json'  # facts about a saved policy: dialect, name, memory settings, base fingerprint
 BY_TYPE = {'qwen2_vl': 'ui-tars-1', 'qwen2_5_vl': 'ui-tars-1.5'}
 
 def dialect_of(
@@ -152,6 +152,7 @@ class Checkpoint:
     adapter: str | None = None   # `path`, if it holds an adapter
     saved_dialect: str = ''      # stored with the policy; '': none
     base_weights: str = ''       # fingerprint of the base when the adapter was saved; '': unknown
+    memory: dict = field(default_factory=dict, hash=False)   # settings of the prompt memory, see `memory_config`
 
     @classmethod
     def of(cls,
@@ -164,7 +165,7 @@ class Checkpoint:
         path = fetch(found) if download else found
         facts, base = saved_facts(path), adapter_base(path)
         return cls(path, _absolute(base or path), facts.get('name') or Path(found).name, path if base else None,
-                   facts.get('dialect') or '', facts.get('base') or '')
+                   facts.get('dialect') or '', facts.get('base') or '', facts.get('memory') or {})
 
     @cached_property
     def model_type(self) -> str:

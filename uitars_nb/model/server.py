@@ -254,7 +254,7 @@ def model_entry(
     policy = engine.policy
     return dict(id=name, object='model', created=0, owned_by='uitars_nb', version=engine.version,
                 dialect=policy.dialect.name, model_type=policy.model.config.model_type, weights=policy.weights,
-                max_model_len=engine.context or policy.context)
+                max_model_len=engine.context or policy.context, memory=policy.memory)
 
 # %% ../../nbs/30_model/60_server.ipynb #6bb25d05
 def make_app(

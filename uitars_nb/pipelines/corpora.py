@@ -73,7 +73,8 @@ def demo_source(where: Path, policy, failures: bool = False, split: str = 'train
     from uitars_nb.flywheel.datasets import read_examples
     store, about = stored_episodes(where := episodes_in(where, split), split)
     played = read_json(where.parent / 'config.json', {}).get('parameters', {})
-    config, wanted = memory_config(policy.model.config.model_type, policy.context), dict(success=True)
+    config = memory_config(policy.model.config.model_type, policy.context, policy.memory)
+    wanted = dict(success=True)
     if failures and not played.get('expert'): wanted = {}   # an expert takes over where a policy has failed
     memory = Memory(config, policy.dialect, count_tokens(policy))
     return (partial(read_examples, store, policy, memory, split, reply, **wanted),

@@ -128,11 +128,12 @@ def _described(name):
     if getattr(model.config, 'quantization_config', None):
         raise ValueError(f'{name} is quantised: merge the checkpoints from before quantisation')
     with contextlib.suppress(OSError): model.generation_config = GenerationConfig.from_pretrained(found.base)
-    return Policy(model, load_processor(found.base), found.dialect, found.name)
+    return Policy(model, load_processor(found.base), found.dialect, found.name, memory=found.memory)
 
 def _check_pair(first, other, pair):
     kinds = (('architecture', type(first.model).__name__, type(other.model).__name__),
-             ('dialect', first.dialect.name, other.dialect.name))
+             ('dialect', first.dialect.name, other.dialect.name),
+             ('memory settings', first.memory, other.memory))
     for what, a, b in kinds:
         if a != b: raise ValueError(f'{pair} differ in {what}: {a}, {b}')
     if first.processor.tokenizer.get_vocab() != other.processor.tokenizer.get_vocab():
@@ -187,7 +188,9 @@ def merge_checkpoints(
         for pattern in PARTS:
             for o in folders[0].glob(pattern):
                 if o.suffix not in ('.safetensors', '.md'): shutil.copy(o, part)
-        write_json(part/FACTS, dict(dialect=Checkpoint.of(names[0]).dialect.name, name=Path(out).name))
+        found = Checkpoint.of(names[0])
+        own = dict(memory=found.memory) if found.memory else {}
+        write_json(part/FACTS, dict(dialect=found.dialect.name, name=Path(out).name) | own)
 
 def store_whole(
     name: str | Path,     # a folder, or a name on the Hugging Face hub
