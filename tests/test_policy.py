@@ -423,6 +423,8 @@ async def test_an_evaluation_speaks_the_dialect_that_it_is_told(home):
     for asked, spoken in {'': 'ui-tars-1.5', 'ui-tars-1': 'ui-tars-1'}.items():
         async with make_player(str(home/'Qwen2.5-VL'), dialect=asked) as agent: assert agent.dialect.name == spoken
     with pytest.raises(ValueError, match='reads no prompt'): Recipe(policy='oracle', dialect='ui-tars-1')
+    with pytest.raises(ValueError, match='reads no prompt'): Recipe(policy='oracle', prompt='prompt.txt')
+    with pytest.raises(FileNotFoundError, match='no-such.txt'): Recipe(policy=str(home/'nano'), prompt='no-such.txt')
 
 
 @pytest.mark.parametrize('end', ['<|object_ref_end|>', '<tool_response>'])

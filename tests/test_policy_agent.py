@@ -400,6 +400,26 @@ def test_memory_settings_that_a_server_reports_are_used_or_refused(nano):
         PolicyAgent.served(Script(), about | dict(memory=dict(lines=1)), Sampling())
 
 
+@pytest.mark.parametrize('name', ['COMPUTER_USE_DOUBAO', 'MOBILE_USE_DOUBAO', 'GROUNDING_DOUBAO'])
+async def test_the_prompt_of_the_models_authors_takes_the_place_of_ours(qwen, tmp_path, name):
+    theirs = getattr(pytest.importorskip('ui_tars.prompt'), name).replace('{language}', 'English')
+    (tmp_path/'prompt.txt').write_text(theirs)
+    engine = Script(say(click()))
+    agent = PolicyAgent(engine, DIALECT, Sampling(max_tokens=8)).remembering(prompt=str(tmp_path/'prompt.txt'))
+    await agent(None, None, TaskSpec('counting/three', 0, 'Open the door.')).act((), Observation(np.zeros((210, 160, 3), np.uint8)))
+    first, *rest = engine.seen[0][0]
+    assert first['role'] == 'user' and not rest
+    assert first['content'][0]['text'].strip() == theirs.format(instruction='Open the door.').strip()
+
+
+@pytest.mark.parametrize('text, why', [
+    ('Do what is asked.', r'has to end with \{instruction\}'), ('{instruction} Now act.', r'has to end with \{instruction\}'),
+    ('Think in {language}. {instruction}', r'still holds \{language\}')])
+def test_a_prompt_file_that_cannot_be_used_is_refused_before_an_episode(tmp_path, text, why):
+    (tmp_path/'prompt.txt').write_text(text)
+    with pytest.raises(ValueError, match=why): policy().remembering(prompt=str(tmp_path/'prompt.txt'))
+
+
 def test_two_threads_may_render_at_once(qwen):
     "An engine renders on its own thread while memory counts on the loop's."
     messages = [dict(role='user', content=[dict(type='text', text='a <|im_end|> b ' * 200)])]

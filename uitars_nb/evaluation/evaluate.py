@@ -138,7 +138,7 @@ async def evaluate(
     start = time.perf_counter()
     async with make_player(recipe.policy, recipe.temperature, recipe.top_p, recipe.max_tokens, recipe.seed,
                            recipe.dtype, recipe.dialect, recipe.context) as agent:
-        if not script(recipe.policy): agent = agent.remembering(recipe.images, recipe.summaries)
+        if not script(recipe.policy): agent = agent.remembering(recipe.images, recipe.summaries, recipe.prompt)
         run = await _open_run(path, recipe, specs, agent, env)
         player = Intervention(agent, script(recipe.expert), recipe.lead) if recipe.expert else agent
         with locked(run.path, wait=False):   # two processes would store each episode twice

@@ -123,6 +123,7 @@ async def make_player(
     dialect: str = '',        # '': as the server reports, or as the checkpoint was trained
     context: int = 0,         # context length in tokens; 0: as in training, or the server's limit if that is less
     images: int = 0,          # newest screenshots in the prompt; 0: as in training
+    prompt: str = '',         # file of a prompt, as `agent.policy_agent.read_prompt` takes it; '': the dialect's
 ) -> AsyncIterator[MakeAgent]:
     """Context manager that yields the policy's agent factory. The environment variable `UITARS_TOKEN` holds a server's
     token. Raises `KeyError` if no such policy exists."""
@@ -135,8 +136,8 @@ async def make_player(
     sampling = Sampling(temperature, top_p, max_tokens, seed)
     if not checkpoint:
         async with _served_player(name, sampling, dialect, context) as agent:
-            yield agent.remembering(images)
+            yield agent.remembering(images, prompt=prompt)
         return
     policy = Policy.to_play(checkpoint, dtype=dtype, dialect=dialect or None)
     async with Engine(policy) as engine:
-        yield PolicyAgent.of(policy, engine, sampling, context).remembering(images)
+        yield PolicyAgent.of(policy, engine, sampling, context).remembering(images, prompt=prompt)

@@ -38,6 +38,7 @@ class Recipe:
     context: int = 0              # tokens of prompt and reply; 0: as in training, or the server's limit if that is less
     images: int = 0               # newest screenshots in the prompt; 0: as in training
     summaries: str = ''           # older steps: lines (by rule), written (by the model) or none; empty: as in training
+    prompt: str = ''              # file of the prompt that a model was trained with, {instruction} at its end
     expert: str = ''              # script that takes over from the policy, such as demonstrator, to collect examples
     lead: int = 4                 # most steps that the policy acts before the expert takes over
 
@@ -60,16 +61,18 @@ def check_player(
         raise ValueError(f'only a script takes over, not {recipe.expert!r}; there are {", ".join(SCRIPTED)}')
     if recipe.expert and recipe.split == 'test':
         raise ValueError('episodes that an expert takes over are no measurement: give another split, such as train')
-    if (recipe.images or recipe.summaries or recipe.dialect) and script(recipe.policy):
+    if (recipe.images or recipe.summaries or recipe.dialect or recipe.prompt) and script(recipe.policy):
         raise ValueError(f'{recipe.policy} is a script, which reads no prompt: '
-                         'dialect, images and summaries are of models')
+                         'dialect, images, summaries and prompt are of models')
 
 def check_model_options(
     recipe: Recipe,
 ):
-    "Raises `ValueError` for an unknown dtype or kind of summaries, and as `get_dialect` for an unknown dialect."
-    from uitars_nb.agent.policy_agent import check_summaries
+    """Raises `ValueError` for an unknown dtype or kind of summaries, as `get_dialect` for an unknown dialect, and as
+    `read_prompt` for a prompt."""
+    from uitars_nb.agent.policy_agent import check_summaries, read_prompt
     from uitars_nb.model.dialects import get_dialect
     if recipe.dialect: get_dialect(recipe.dialect)
     if recipe.dtype not in DTYPES: raise ValueError(f'no dtype {recipe.dtype!r}; there are {", ".join(DTYPES)}')
     check_summaries(recipe.summaries)
+    if recipe.prompt: read_prompt(recipe.prompt)
