@@ -205,6 +205,17 @@ async def test_an_expert_takes_over(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match='without --expert'): split_by_task(dict(demos=None), None, .5, tmp_path/'helped')
 
 
+async def test_an_expert_acts_at_a_share_of_the_steps(monkeypatch, tmp_path):
+    "Parity's clicks never end an episode of patience; the expert's wait does, so its length is geometric."
+    monkeypatch.setitem(TASKS, Patience.name, Patience())
+    recipe = Recipe(Patience.name, 'random', 'train', episodes=60, expert='oracle', expert_share=.3)
+    for name in 'ab': await play(recipe, tmp_path/name)
+    a, b = (read_result(tmp_path/o)[1].sort_values('seed') for o in 'ab')
+    assert a.n_steps.tolist() == b.n_steps.tolist(), 'the same in every run'
+    assert .15 < (a.n_steps == 1).mean() < .45 and a.n_steps.max() > 3
+    with pytest.raises(ValueError, match='expert_share'): replace(recipe, expert_share=1.2)
+
+
 async def test_an_evaluation_of_before_a_field_goes_on(parity, tmp_path):
     await play(RECIPE, tmp_path/'a')
     config = read_json(tmp_path/'a'/'config.json')

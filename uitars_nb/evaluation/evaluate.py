@@ -140,10 +140,10 @@ async def evaluate(
                            recipe.dtype, recipe.dialect, recipe.context) as agent:
         if not script(recipe.policy): agent = agent.remembering(recipe.images, recipe.summaries, recipe.prompt)
         run = await _open_run(path, recipe, specs, agent, env)
-        player = Intervention(agent, script(recipe.expert), recipe.lead) if recipe.expert else agent
         with locked(run.path, wait=False):   # two processes would store each episode twice
             store = Store(run.path / 'store')
-            rollout = Rollout(pool, specs, player, recipe.policy, recipe.limits, recipe.samples, kept=_kept(store))
+            rollout = Rollout(pool, specs, _with_expert(agent, recipe), recipe.policy, recipe.limits, recipe.samples,
+                              kept=_kept(store))
             with store.writer() as writer: await play(rollout, EngineWatch(writer.append, 3 * pool.size), progress)
             seconds = round(time.perf_counter() - start, 2)
             run.log(episodes=rollout.done, env_failures=rollout.failures, given_up=rollout.lost, seconds=seconds,
@@ -151,6 +151,11 @@ async def evaluate(
             return summarise(run, store)
 
 # %% ../../nbs/80_evaluation/10_evaluate.ipynb #727f0caf
+def _with_expert(agent, recipe):
+    "The agent, or the agent with its expert."
+    if not recipe.expert: return agent
+    return Intervention(agent, script(recipe.expert), recipe.lead, recipe.expert_share)
+
 async def _open_run(path, recipe, specs, agent, env):
     "The run in a directory, with everything that can change a score as its parameters."
     loaded, budgets = _loaded(agent), step_budgets(specs)

@@ -41,10 +41,11 @@ class Recipe:
     prompt: str = ''              # file of the prompt that a model was trained with, {instruction} at its end
     expert: str = ''              # script that takes over from the policy, such as demonstrator, to collect examples
     lead: int = 4                 # most steps that the policy acts before the expert takes over
+    expert_share: float = 0.      # share of steps at which the expert acts, drawn at random; 0: it takes over for good
 
     def __post_init__(self):
         check_numbers(self, positive='episodes samples max_tokens lead top_p',
-                      weights='skip max_steps temperature context images', shares='top_p')
+                      weights='skip max_steps temperature context images', shares='top_p expert_share')
         check_player(self)
         check_model_options(self)
 
