@@ -15,7 +15,7 @@ from uitars_nb.model.value import Critic
 from uitars_nb.train.collector import RolloutBatch, Collector
 from uitars_nb.rl.shaping import Shaping
 from uitars_nb.train import passes, ppo, update
-from uitars_nb.train.experience import build_experience, group_advantages, minibatches, outcome_rewards, micro_batches, token_rewards
+from uitars_nb.train.experience import build_experience, group_advantages, minibatches, outcome_rewards, micro_batches, token_rewards, turn_advantages
 from uitars_nb.train.rollout_metrics import reduce_metrics
 from uitars_nb.train.ppo import PPO, PPOConfig, batch_targets
 from uitars_nb.train.reinforce import _latest
@@ -124,6 +124,19 @@ def test_two_visits_to_an_instance_are_two_groups(policy):
     assert exp.group_B.tolist() == [0] * 4 + [1] * 4
     adv_B = [float(group_advantages(exp)[exp.traj_R.repeat_interleave(exp.length_R) == b].mean()) for b in range(8)]
     assert adv_B[3] == pytest.approx(-1.5, abs=.01) and adv_B[4] == pytest.approx(1.5, abs=.01)
+
+
+def test_each_turn_is_judged_by_its_own_signal(exp, policy):
+    "Neither outcome nor other turns matter; a malformed reply is never called good, and a device of its own does not set the mean."
+    rewards = torch.tensor([[.5, 0., 0.], [0., .01, 0.], [3., 0., 0.]])[:, :exp.signal_BS.shape[1]]
+    other = replace(exp, signal_BS=rewards, malformed_BS=torch.zeros_like(exp.malformed_BS))
+    adv = turn_advantages(other)
+    again = turn_advantages(replace(other, success_B=~other.success_B, outcome_B=1 - other.outcome_B))
+    assert torch.equal(adv, again)
+    paid = (rewards > 0)[other.traj_R, other.turn_R].repeat_interleave(other.length_R)
+    assert (adv[paid] > 0).all() and (adv[~paid] < 0).all() and adv[paid].unique().numel() == 1
+    assert (turn_advantages(replace(other, malformed_BS=torch.ones_like(exp.malformed_BS))) <= 0).all()
+    assert torch.allclose(turn_advantages(other, over=lambda x: x / 2), adv), 'the same on two devices of half the turns each'
 
 
 def test_replies_that_were_no_action_are_never_called_good(exp):

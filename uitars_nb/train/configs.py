@@ -73,7 +73,7 @@ class Objective:
                              'below it, it would clip what the first clip leaves alone')
 
 # %% ../../nbs/70_train/01_configs.ipynb #db483961
-ALGORITHMS = ('ppo', 'grpo', 'reinforce++')
+ALGORITHMS = ('ppo', 'grpo', 'reinforce++', 'turns')
 
 # AdamW's learning rate for the head of a shared critic; at .001 it fits the noise of each batch,
 # and its explained variance on the next batch falls below 0 if returns are hard to predict
@@ -89,7 +89,8 @@ def check_algorithm(name: str):
 @dataclass(frozen=True)
 class PPOConfig:
     "Settings of RL training. Raises `ValueError` for an invalid value, and for potential shaping with `gamma` below 1."
-    algorithm: str = 'ppo'              # ppo, grpo or reinforce++; MODULE:NAME: advantages of your own, no critic
+    # ppo, grpo, reinforce++, or turns (each turn by its own signal); MODULE:NAME: advantages of your own, no critic
+    algorithm: str = 'ppo'
     updates: int = 100                  # updates of the policy
     epochs: int = 2                     # passes over the samples of an update
     minibatches: int = 4                # optimiser steps per epoch

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['sampled_example', 'group_key', 'response_steps', 'Experience', 'same_prompts', 'check_trainable', 'build_experience',
            'outcome_rewards', 'shape_experience', 'shaped_rewards', 'token_rewards', 'advantages', 'rewards_to_come',
-           'relative_to_group', 'scaled_by_group', 'group_advantages', 'MicroBatch', 'prompt_bundles', 'micro_batches',
-           'minibatches']
+           'relative_to_group', 'scaled_by_group', 'group_advantages', 'turn_advantages', 'MicroBatch',
+           'prompt_bundles', 'micro_batches', 'minibatches']
 
 # %% ../../nbs/70_train/20_experience.ipynb #2e0c3221
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..flywheel.rewards import Reward
 from ..model.engine.images import ImageEntry, content_hash
 from ..model.rendering import Example, Prompt
 from ..rl.gae import Advantages, gae, place_rewards
-from ..rl.losses import grpo_advantages
+from ..rl.losses import grpo_advantages, whiten
 from ..rl.shaping import Shaped, Shaping, shape_rewards
 from .devices import reduce_over_devices
 
@@ -240,6 +240,18 @@ def group_advantages(
     shaped_BS = relative_to_group(ahead_BS, played_BS, exp.group_B)
     if scale_shaping: shaped_BS = scaled_by_group(shaped_BS, played_BS, exp.group_B)
     adv_BS = outcome_B[:, None] + shaped_BS
+    adv_N = adv_BS[exp.traj_R, exp.turn_R].repeat_interleave(exp.length_R)
+    return torch.where(exp.malformed_N, adv_N.clamp(max=0), adv_N)
+
+# %% ../../nbs/70_train/20_experience.ipynb #fb01a640
+def turn_advantages(
+    exp: Experience,
+    least: float = 1e-8,                       # floor of the divisor
+    over: Callable[[float], float] = float,    # as in `rl.losses.whiten`
+) -> torch.Tensor:
+    """Advantages (N,): whether the turn's signal is positive, whitened over the turns of the batch. Those of malformed
+    replies are at most 0."""
+    adv_BS = whiten((exp.signal_BS > 0).float(), exp.tokens_BS > 0, least, over)
     adv_N = adv_BS[exp.traj_R, exp.turn_R].repeat_interleave(exp.length_R)
     return torch.where(exp.malformed_N, adv_N.clamp(max=0), adv_N)
 

@@ -26,7 +26,7 @@ from .configs import ALGORITHMS, Objective, PPOConfig
 from .devices import (checkpoint_activations, pad_micro_batches, local_backward, gather_over_devices,
                                      reduce_over_devices, shard_models)
 from .experience import (Experience, MicroBatch, advantages, build_experience, group_advantages,
-                                        micro_batches, token_rewards)
+                                        micro_batches, token_rewards, turn_advantages)
 from .optim import MuonAdamW, groups
 from .passes import (cache_image_features, collate_micro_batch, old_logps, part_logits,
                                     response_states, supports_prompt_bundles)
@@ -56,6 +56,7 @@ def algorithm_advantages(exp: Experience, value_N: torch.Tensor, config: PPOConf
     c = config
     if is_plugin(c.algorithm): return own_advantages(exp, c)
     if c.algorithm == 'grpo': return group_advantages(exp, c.shaping, c.group_scale, c.gamma, c.scale_shaping)
+    if c.algorithm == 'turns': return turn_advantages(exp, LEAST, reduce_over_devices)
     if c.algorithm == 'reinforce++':
         return reinforce_pp_advantages(token_rewards(exp, c.shaping), exp.response_BT, c.gamma, LEAST,
                                        reduce_over_devices)[exp.response_BT]
@@ -174,7 +175,7 @@ class ActorCritic(L.LightningModule):
     Raises `ValueError` for PPO without a critic and for a KL weight without a reference policy."""
     def __init__(self,
         policy: Policy,
-        critic: Critic | None,             # None for GRPO and REINFORCE++
+        critic: Critic | None,             # None but for PPO
         config: PPOConfig = PPOConfig(),
         reference: Policy | None = None,   # for the KL term, `objective.kl`
     ):
@@ -238,7 +239,7 @@ class PPO(ActorCritic):
     Raises `ValueError` for PPO without a critic and for a KL weight without a reference policy."""
     def __init__(self,
         policy: Policy,
-        critic: Critic | None,             # None for GRPO and REINFORCE++
+        critic: Critic | None,             # None but for PPO
         config: PPOConfig = PPOConfig(),
         reference: Policy | None = None,   # for the KL term, `objective.kl`
         demos: Stream | None = None,       # for demonstration replay
