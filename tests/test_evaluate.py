@@ -214,6 +214,7 @@ async def test_an_expert_acts_at_a_share_of_the_steps(monkeypatch, tmp_path):
     assert a.n_steps.tolist() == b.n_steps.tolist(), 'the same in every run'
     assert .15 < (a.n_steps == 1).mean() < .45 and a.n_steps.max() > 3
     with pytest.raises(ValueError, match='expert_share'): replace(recipe, expert_share=1.2)
+    with pytest.raises(ValueError, match='name one too, such as demonstrator'): replace(recipe, expert='')
 
 
 async def test_an_evaluation_of_before_a_field_goes_on(parity, tmp_path):

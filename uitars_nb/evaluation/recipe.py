@@ -60,6 +60,8 @@ def check_player(
                          'give a temperature too, such as 1')
     if recipe.expert and not script(recipe.expert):
         raise ValueError(f'only a script takes over, not {recipe.expert!r}; there are {", ".join(SCRIPTED)}')
+    if recipe.expert_share and not recipe.expert:
+        raise ValueError('expert_share is the share of an expert: name one too, such as demonstrator (--expert)')
     if recipe.expert and recipe.split == 'test':
         raise ValueError('episodes that an expert takes over are no measurement: give another split, such as train')
     if (recipe.images or recipe.summaries or recipe.dialect or recipe.prompt) and script(recipe.policy):
