@@ -116,7 +116,7 @@ def read_prompt(
 ) -> str:
     """Return the text before the instruction. Raises `ValueError` if {instruction} is not the end of the file, or if
     another placeholder is left."""
-    text = Path(path).read_text()
+    text = Path(path).read_text('utf-8')
     head, place, tail = text.partition(INSTRUCTION)
     if not place or tail.strip(): raise ValueError(f'{path} has to end with {INSTRUCTION}, where the instruction goes')
     if left := re.findall(r'\{[a-z_]+\}', head):
