@@ -24,7 +24,9 @@ from uitars_nb.core.store import Store
 from uitars_nb.core.types import Action, Observation, Step, StopReason, TaskSpec, Trajectory
 from uitars_nb.evaluation.benchmarks.browsecomp import encrypt
 from uitars_nb.evaluation.benchmarks.webarena_infinity import CLONE
-from uitars_nb.pipelines.bench import BENCHMARKS, read_examples
+from uitars_nb.evaluation.policies import make_player
+from uitars_nb.pipelines.bench import BENCHMARKS, bench_command, read_examples
+from uitars_nb.pipelines.bench_options import BenchConfig, player_options
 from uitars_nb.tasks.base import SANDBOXES
 
 NAMES = {'androidworld', 'browsecomp', 'cube', 'grounding', 'harbor', 'infinity', 'mind2web', 'openenv', 'osworld', 'swebench', 'webarena-verified'}
@@ -263,3 +265,11 @@ def test_what_was_asked_for_and_could_not_run_ends_with_1(tmp_path, capsys):
     if importlib.util.find_spec('harbor'): pytest.skip('harbor is here')
     assert main(['bench', 'harbor', '--harbor.tasks', str(tmp_path)]) == 1 and 'missing here' in capsys.readouterr().out
     assert main(['bench', 'harbor']) == 0
+
+
+async def test_a_models_own_prompt_reaches_the_agent_of_a_benchmark(tmp_path):
+    (tmp_path/'own.txt').write_text('You point at things.\n{instruction}')
+    config = BenchConfig(policy='ct', prompt=str(tmp_path/'own.txt'))
+    async with make_player(config.policy, **player_options(config)) as agent:
+        assert (agent.config.heading, agent.config.system) == ('You point at things.\n', False)
+    assert f'--prompt {tmp_path}/own.txt' in bench_command('grounding', config)

@@ -140,6 +140,7 @@ class BenchConfig:
     dialect: str = ''           # ui-tars-2, ui-tars-1.5 or ui-tars-1; empty: as the server or the training has it
     context: int = 0            # tokens of prompt and reply; 0: as the server or the training has it
     images: int = 0             # newest screenshots in the prompt; 0: as in training
+    prompt: str = ''            # file of the prompt that a model was trained with, {instruction} at its end
     judge: WebJudgeOptions = field(default_factory=WebJudgeOptions)
     grounding: GroundingOptions = field(default_factory=GroundingOptions)
     infinity: InfinityOptions = field(default_factory=InfinityOptions)
@@ -158,7 +159,7 @@ class BenchConfig:
                       shares='top_p')
 
 # %% ../../nbs/85_pipelines/64_bench_options.ipynb #ee232688
-PLAYER = 'temperature', 'top_p', 'max_tokens', 'seed', 'dtype', 'dialect', 'context', 'images'
+PLAYER = 'temperature', 'top_p', 'max_tokens', 'seed', 'dtype', 'dialect', 'context', 'images', 'prompt'
 
 def player_options(config: BenchConfig) -> dict:
     "Arguments of `evaluation.policies.make_player`."
